@@ -1,4 +1,4 @@
-"""Trainings that a run is compared with, for as many tokens as it sampled."""
+"""Control runs, which train for as many tokens as an evolving run sampled."""
 
 import pathlib
 
@@ -11,7 +11,7 @@ from evojax.ledger import records
 def steps_for(run: history.History, total: int) -> int:
   """Return the number of updates of one arm that sample about `total` tokens.
 
-  An update is taken to sample as much as the average update of the arms that
+  An update is assumed to sample as much as the average update of the arms that
   became the policy.
 
   Args:

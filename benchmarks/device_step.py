@@ -65,7 +65,7 @@ def _random(shapes, key):
 
 
 def _median(call) -> float:
-  """Return the median seconds of a call; the first one, not counted, warms."""
+  """Return the median seconds of a call, without the first, which warms up."""
   seconds = []
   for _ in range(1 + _REPS.value):
     start = time.perf_counter()
@@ -75,7 +75,7 @@ def _median(call) -> float:
 
 
 def time_decode(run: memory_lib.Run) -> None:
-  """Print the milliseconds of a step, with all decode slots at one place."""
+  """Print the milliseconds of a step, with all decode slots at one position."""
   cfg, c, steps = run.cfg, run.config, _STEPS.value
   rows = c.rollout.decode_slots
   length = c.data.max_prompt_tokens + c.rollout.max_tokens

@@ -11,8 +11,8 @@ the JSON of evojax-diagnose:
     {"findings": [{"check": "warmup", "severity": "critical", "text": "..."}],
      "unknown": [{"check": "kl_strong", "why": "kl is not logged"}]}
 
-Any OpenAI-compatible server will do. Replies are cached by a hash of all that
-was asked, so that a repeated command asks nothing twice.
+Any OpenAI-compatible server will do. Replies are cached by a hash of the
+request, so that a repeated command sends no request twice.
 """
 
 import dataclasses
@@ -205,7 +205,7 @@ def _curves(run: form.Run) -> list[str]:
 
 
 def _sample(run: form.Run) -> list[int]:
-  """Return rollouts to show, the most telling first."""
+  """Return rollouts to show, the most informative first."""
   rows = run.rollouts
   if not len(rows):
     return []

@@ -144,7 +144,7 @@ FAULTS = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Split:
-  """What the trainings of one split have in common."""
+  """The values that the trainings of one split have in common."""
 
   # Seed of the base policy. Logs of faults have the seed 100 * seed; the seeds
   # of clean logs count up from it.

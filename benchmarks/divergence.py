@@ -22,13 +22,13 @@ Changes of diagnostics and backtests train nothing and are left out. The second
 table lists every raced change with its effect as the ledger has it.
 
 Then the domains are compared. The unit is the run: its set of kept families.
-If domains did not matter, the domains could be dealt to the runs in any other
-way. The statistic of a family is the variance between domains of the share of
-runs that kept it; p is the share of deals with at least this variance, and for
-single families at least this maximum over all families (Westfall and Young
-1993), so that looking at many of them does no harm. The number of different
-deals bounds p from below. Runs with planted faults are compared fairly only
-if every domain has the same faults. No device is used.
+If domains did not matter, any other assignment of the domains to the runs (a
+deal) would be as likely. The statistic of a family is the variance between
+domains of the share of runs that kept it; p is the share of deals with at least
+this variance, and for single families at least this maximum over all families
+(Westfall and Young 1993), which corrects for the number of families. The number
+of different deals bounds p from below. Runs with planted faults are compared
+fairly only if every domain has the same faults. No device is used.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -322,7 +322,7 @@ def report(runs: Sequence[Run], by: str, most: int) -> list[str]:
 
 
 def sentences(stage: str, test: Difference | None, domains_: int) -> list[str]:
-  """Return what a test says, and what it cannot say."""
+  """Return what a test shows, and what it cannot show."""
   if domains_ < 2:
     return [f'{stage}: one domain; nothing to compare']
   if test is None:

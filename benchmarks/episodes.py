@@ -1,4 +1,4 @@
-"""Compares episodes of several turns with single turns, and their waiting.
+"""Compares multi-turn episodes with single turns, and times their waiting.
 
     python -m benchmarks.episodes [--rounds=5] [--turns=3] [--chunk=64]
 

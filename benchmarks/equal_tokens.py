@@ -43,7 +43,7 @@ def main(_):
     numbered = f'--config.seed={seed}'
     evolved = out / f'evolved-{seed}'
     summary = runs.finish(_CONFIG.value, evolved, numbered)
-    # The score of a control that has been compared is no text.
+    # A control that is still to be compared has a text instead of a score.
     due = [
         name
         for name in _CONTROLS.value

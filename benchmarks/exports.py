@@ -9,8 +9,8 @@ beat. The numbers are medians of --rounds, after a first round that compiles and
 is not counted.
 
 If the policy is on an accelerator, a program there casts and transposes it. The
-line 'cast' is what is left for such a host, apart from the copies from the
-device: the tensors are cast and transposed once, and then exported.
+line 'cast' shows the work that is then left for the host, apart from the copies
+from the device: the tensors are cast and transposed once, and then exported.
 """
 
 from collections.abc import Callable, Iterator
@@ -48,8 +48,8 @@ class Round:
 
   gigabytes: float
   seconds: float
-  cpu_seconds: float  # Of the process.
-  kernel_seconds: float  # Those of the kernel among them.
+  cpu_seconds: float  # Spent by the process.
+  kernel_seconds: float  # The part of these spent in the kernel.
 
 
 def make_policy(layers: int) -> tuple[decoder.DecoderConfig, decoder.Params]:

@@ -1,4 +1,5 @@
-"""Rows in a file of JSON lines; a benchmark that was killed adds to them."""
+"""Rows in a file of JSON lines; an interrupted benchmark can add further
+rows."""
 
 from collections.abc import Iterable, Mapping
 import fcntl

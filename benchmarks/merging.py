@@ -1,4 +1,4 @@
-"""Compares training in one line with training of arms that are merged.
+"""Compares training of one arm with training of several arms that are merged.
 
     python -m benchmarks.merging [--domains=math,coding] [--lines=seed,...]
         [--seeds=5] [--most_tokens=2e6] [--out=merging.jsonl]

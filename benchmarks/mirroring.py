@@ -1,4 +1,4 @@
-"""Times the uploads of a run with many arms to an object store, in memory.
+"""Times the uploads of a run with many arms to an in-memory object store.
 
     python -m benchmarks.mirroring [--arms=400]
 

@@ -123,7 +123,7 @@ class Recorded:
       chances: Sequence[float] | None = None,
       center: float | None = None,
   ):
-    """Take scores [arms, problems], n, the chance of each arm, the center."""
+    """Store scores [arms, problems], n, arms' probabilities, and the center."""
     self.scores, self._pairs = scores, pairs
     self.means = scores.mean(axis=1)
     self.chances = chances or [1 / len(scores)] * len(scores)
@@ -248,7 +248,7 @@ def power(
 
   Args:
     draw: Draws the pairs of a round.
-    effect: What the candidate gains, a fraction.
+    effect: The candidate's gain, a fraction.
     place: Its place in the order of entry, from 1; it enters with the one
       before.
     rules: Settings of the run.

@@ -7,9 +7,9 @@ launch/reference_run.sh on a machine without a checkpoint. Everything but the
 values is as in a directory of Qwen3: 151,936 rows of embeddings, 151,669 tokens
 in tokenizer.json with Qwen's pre-tokenizer, ChatML with `enable_thinking`. The
 tokenizer was trained on nothing: its merges are pairs of bytes and some
-triples. The policy solves no problem, before or after, and its completions are
-as long as they may be: its tokens per second are those of full batches. Making
-it takes 4 bytes of memory per parameter.
+triples. The policy solves no problem, before or after training, and its
+completions are as long as they may be: its tokens per second are those of full
+batches. Making it takes 4 bytes of memory per parameter.
 """
 
 import dataclasses
@@ -111,12 +111,12 @@ _SIZE = flags.DEFINE_enum('size', 'tiny', list(SIZES), 'Size of the policy.')
 def without_weights(
     shape: decoder.DecoderConfig, config: ml_collections.ConfigDict
 ) -> policy_lib.Policy:
-  """Return the policy of a config as far as programs are compiled for it."""
+  """Return the policy of a config with what its compilation needs."""
   computed = {field: config.model[field] for field in policy_lib.COMPUTED}
   return policy_lib.Policy(
       pathlib.Path('unused'),
       dataclasses.replace(shape, **computed),
-      # Any one: only its special tokens reach a program.
+      # Any tokenizer will do: only its special tokens reach a program.
       tokenizer_lib.Tokenizer(domains.policy_path('package:math')),
   )
 
@@ -166,7 +166,7 @@ def make_model(path: pathlib.Path, size: str = 'tiny', seed: int = 0) -> None:
   Args:
     path: The new directory.
     size: Key of SIZES.
-    seed: Of the values.
+    seed: Seed of the values.
   """
   rng = np.random.default_rng(seed)
   cfg = SIZES[size]

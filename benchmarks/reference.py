@@ -60,7 +60,7 @@ def row(workdir: str) -> dict[str, Any]:
     workdir: A path, or a URL, of which only the run's own files are downloaded.
 
   Raises:
-    ValueError: If the workdir holds none, or not yet.
+    ValueError: If the workdir holds no such run, or one that has not ended.
     storage.StorageError: If the store does not answer.
   """
   with mirror.opened(workdir, lambda name: '/' not in name) as path:
@@ -93,7 +93,7 @@ def _row(workdir: pathlib.Path) -> dict[str, Any]:
   speeds = [
       r['tokens_per_second'] / start_of(r['step'])['devices'] for r in steady
   ]
-  # A start may be the first one that knows the peak of its devices.
+  # Steps of a start that did not know the peak of its devices have no mfu.
   shares = [r['mfu'] for r in steady if 'mfu' in r]
   price = config['evolve']['dollars_per_device_hour']
   return {

@@ -26,7 +26,7 @@ from evojax.stats import intervals
 class Repair:
   """How fast one run repaired its fault."""
 
-  rounds: int  # Until it was repaired; one more than it had if it was not.
+  rounds: int  # Until repaired; else one more than the run had.
   repaired: bool
   from_skills: int  # Proposals that a skill made.
 
@@ -113,7 +113,7 @@ def libraries(
     check_applies(name, found[name], setting)
   if 'own' in found and 'wrong' not in found:
     wrong = out / setting.name / 'skills-wrong'
-    shutil.rmtree(wrong, ignore_errors=True)  # Of an earlier call.
+    shutil.rmtree(wrong, ignore_errors=True)  # Left by an earlier call.
     write_inverted(found['own'], setting, wrong)
     found['wrong'] = (str(wrong),)
   return found
@@ -162,7 +162,7 @@ def finish(
 
 
 def _differs(given: Mapping[str, Any], config: Any) -> str:
-  """Return a field that a stored config has otherwise; '' if there is none."""
+  """Return a field whose value differs in a stored config; '' if none does."""
   stored = config_lib.flatten(config_lib.from_mapping(given))
   fields = config_lib.flatten(config)
   return next((name for name in fields if stored[name] != fields[name]), '')

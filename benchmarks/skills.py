@@ -19,8 +19,8 @@ The evidence of a wrong skill is that of its original, so a run trusts it as
 much. A library that is not given is left out; others may be given by any name.
 A run has repaired its fault after round r if the values of the policy's harness
 are in the ranges of [repaired.paths] of the fault from round r to the last one;
-rounds count from 1. A run that has not is counted as one round more than it
-had, which is too few, and is marked by `>`.
+rounds count from 1. A run that has not repaired it counts as one round more
+than it had; this underestimates, and is marked by `>`.
 
 The table shows all seeds, means with t intervals, and the difference to `empty`
 within seeds. The checks of a run repair what they name before any skill is

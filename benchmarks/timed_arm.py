@@ -36,8 +36,8 @@ def timed(holder: object, name: str, part: str) -> None:
 def main() -> None:
   """Run the arm; exits with its status."""
   file = pathlib.Path(sys.argv.pop(1))
-  # The imports of an arm are part of what is timed; as in evojax.main, they are
-  # not searched for garbage.
+  # The imports of an arm are part of what is timed; as in evojax.main, garbage
+  # collection is off during them.
   gc.disable()
   from evojax.training import engines
   from evojax.training import setup

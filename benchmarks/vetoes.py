@@ -118,7 +118,7 @@ class Missed:
   """By how much replays missed the measured effects, in points."""
 
   changes: int
-  mean: float  # Of the measured effect minus the replayed one.
+  mean: float  # Mean of the measured effect minus the replayed one.
   deviation: float  # Standard deviation of these differences.
   noise: float  # The part of it that is due to problems and pairs.
 

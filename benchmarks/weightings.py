@@ -2,9 +2,9 @@
 
     python -m benchmarks.weightings [--reps=20]
 
-A proposer asks this before it pays for a trial: which of a thousand weightings
-of the recorded parts give groups a signal again, and which do so only by
-shaping.
+A proposer computes this before it pays for a trial: which of a thousand
+weightings of the recorded parts give groups a signal again, and which do so
+only by shaping.
 """
 
 import statistics

@@ -92,7 +92,7 @@ def _creep(
     seeds: Sequence[int],
     out: pathlib.Path,
 ) -> None:
-  """Propose every one-value fault to its clean twin, live."""
+  """Propose each fault of a single value in a run of its clean twin."""
   out.mkdir(parents=True, exist_ok=True)
   path = out / 'creep.jsonl'
   known = {(row['setting'], row['seed']) for row in json_lines.read(path)}

@@ -37,7 +37,7 @@ SIGMA = 0.03  # Spread of one arm's score over 8 updates, a fraction.
 def simulate(
     harm: float, runs: int, *, seed: int = 0, sigma: float = SIGMA
 ) -> tuple[int, float]:
-  """Return how many runs kept harm, and the mean loss that it caused.
+  """Return how many runs kept a harmful change, and the mean loss by it.
 
   Args:
     harm: Loss of score per round under a candidate's harness, >= 0.

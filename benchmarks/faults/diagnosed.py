@@ -3,7 +3,7 @@
     python -m benchmarks.faults.diagnosed JOB
 
 It trains the config of the job without evolving it, and reads the diagnosis
-after the first 8 updates and after all that the tokens pay for. It repairs
+after the first 8 updates and after as many as the tokens pay for. It repairs
 nothing and returns no policy, so a job costs little: `--tokens=1e5` shows
 within minutes which faults the checks name. The named causes are those of the
 remedies of the findings, worst findings first.
@@ -38,7 +38,7 @@ def causes(
 
   Args:
     found: The findings.
-    surface: What a harness of the run may change.
+    surface: The values that a harness of the run may change.
   """
   named: dict[str, None] = {}
   for finding in found:

@@ -5,11 +5,10 @@
 It runs the config of the job for as many rounds as the tokens allow. The named
 causes are the intervention classes of the kept changes. If none was kept, they
 are those of the remedies that were tried or, without any, those that the last
-alerts call for. It names 'grader' if the
-evaluator's own problems refused a change that had passed the race, or if the
-gain in rollouts is missing from the sealed scores. It names 'outside' if a
-finding calls for a change that no harness can make, or if nothing was kept and
-nothing was learned.
+alerts call for. It names 'grader' if a change that had passed the race failed
+on the evaluator's own problems, or if the gain in rollouts is missing from the
+sealed scores. It names 'outside' if a finding calls for a change that no
+harness can make, or if nothing was kept and nothing was learned.
 """
 
 import collections
@@ -35,7 +34,7 @@ _REFUSED = 'of the gain'
 # ends of the sealed intervals.
 _NOT_SEALED = 0.10
 _LEARNS = 0.05  # Least rise of the solved share in a run that learns.
-# Fewer problems if there are fewer.
+# A small domain has fewer problems.
 _SEALED = {'eval.problems': 128, 'eval.samples': 4}
 
 
@@ -51,7 +50,7 @@ def answer(
     history: The run's history.
     policy: Directory of the trained policy.
     values: Flat config under the run's last harness.
-    surface: What a harness of the run may change.
+    surface: The values that a harness of the run may change.
   """
   trials = [t for t in history.trials if t.verify]
   kept = [t for t in trials if t.status == 'keep' and t.delta]

@@ -1,4 +1,4 @@
-"""A queue of training runs that test whether faults harm and leaks are usable.
+"""Training runs that test whether faults do harm and leaks can be exploited.
 
 Every run trains by GRPO alone, under the planted config or that of the clean
 twin, up to a number of sampled tokens. At each mark three scores are taken: by

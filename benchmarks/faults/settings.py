@@ -82,8 +82,8 @@ class Setting:
       default_factory=dict
   )
   remedy: str = ''  # The right answer if the fault cannot be repaired.
-  # Text -> what replaces it in the tokens of the base policy, so that it says
-  # so. The clean twin has the same policy.
+  # Text -> its replacement in the tokens of the base policy, which then writes
+  # the replacement. The clean twin has the same policy.
   vocabulary: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
   @property

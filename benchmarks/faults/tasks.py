@@ -13,7 +13,7 @@ _TRIES = 50  # Places that are looked at for each problem.
 
 
 class Some:
-  """The problems of another source that are wanted."""
+  """The problems of another source that meet a condition."""
 
   def __init__(
       self,
@@ -26,7 +26,7 @@ class Some:
 
     Args:
       source: The other source.
-      wanted: Whether a problem is chosen.
+      wanted: The condition.
       length: Number of problems, at most as many as are wanted.
     """
     self._source, self._wanted, self._length = source, wanted, length

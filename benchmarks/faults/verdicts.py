@@ -120,7 +120,8 @@ def stands_by(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def kept_curve(branches: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-  """Replay the gate on recorded branches, by the share of the gain it demands.
+  """Replay the gate on recorded branches, by the share of the gain that it
+  demands.
 
   Args:
     branches: Each has `gamed` (the truth) and, for its pairs, the `plain`

@@ -208,7 +208,7 @@ def top_p_logprobs(folder: pathlib.Path, seed: int) -> None:
   )
   tags = rng.random(len(rows)) < 0.6 + 0.39 * (1 - np.exp(-step / 12))
   rows['n_tokens'] = rng.lognormal(5.5, 0.3, len(rows)).round()
-  apart = 0.074 + w.wander(seed, steps, 0.004)  # Of the mean log-prob.
+  apart = 0.074 + w.wander(seed, steps, 0.004)  # For the mean log-prob.
   trained = 0.31 + w.wander(seed + 1, steps, 0.01)
   name = 'rollout_correction/'
   metrics = w.trl_metrics(

@@ -1,10 +1,10 @@
 """An eighth list of reports: a second sample of what users report.
 
 The list was drawn as the seventh was, by other queries; see `eighth` for how.
-Kinds of faults that earlier lists have are wanted. The list is blind: its
+Kinds of faults that earlier lists have are included. The list is blind: its
 author had read no check and had run none. The entries, with the right answers,
-were fixed before a log of them was made (2026-11-29). What is known of a thread
-or a post are excerpts.
+were fixed before a log of them was made (2026-11-29). Only excerpts of the
+threads and posts are known.
 
 `answer` says what an expert with the log alone can say, and begins with 'cannot
 tell' if that is not enough to name the cause (`unlogged`). A comment above an

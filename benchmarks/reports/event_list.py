@@ -5,8 +5,8 @@ fixed before a check was run on one (2026-11-27). The checks of 2e1d533d named 5
 of 16 with their step (rate_ends, policy_lost, limit_lowered, end_unknown,
 no_numbers), 2 without it, saw a symptom of 6, and called 3 healthy (judge_lost,
 one_problem, temperature_lost); no alarm in the sound ones. The checks of
-`evojax.diagnosis.checks.breaks` were written for them, so that what is named
-now is no estimate.
+`evojax.diagnosis.checks.breaks` were written for them, so the number named now
+is no estimate of recall.
 """
 
 from benchmarks.reports import threads

@@ -1,6 +1,6 @@
 """Logs of runs that are sound until something happens half-way.
 
-One function per entry of `event_list`. All happens after step 30 of 60:
+One function per entry of `event_list`. Everything happens after step 30 of 60:
 a service dies, or the run is started again and something was not restored.
 """
 

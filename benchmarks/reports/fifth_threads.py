@@ -3,15 +3,15 @@
 The list, with the right answers, was fixed before a log of it was made, and
 the logs before a check was read or run. Judged once by hand (2026-11-27), by
 the checks of 196ccd7c: 3 of 26 named (future_commits, long_warmup,
-lora_ignored), 9 as a symptom, 3 rightly not told, 11 missed (cut_prompts,
-own_end, same_seed, gumbel_noise, eval_parser, judge_diverges, merged_drift,
-step_advantages, inflight_nan, aux_per_token, cache_refit); no alarm on the 10
-sound runs. One more finding was false: grader_open in future_commits, which
-does not count `git apply` as an edit. Another, kl_strong in long_warmup, was an
-artefact of the log, whose loss and KL had the same noise; they have their own
-now. Of the 9 symptoms 6 list the cause or its class among what may be
-(constant_reward, fallback_policy, does_nothing, twenty_chars, forced_finish,
-top_p_ratio).
+lora_ignored), 9 as a symptom, 3 rightly not named (`unlogged`), 11 missed
+(cut_prompts, own_end, same_seed, gumbel_noise, eval_parser, judge_diverges,
+merged_drift, step_advantages, inflight_nan, aux_per_token, cache_refit); no
+alarm on the 10 sound runs. One more finding was false: grader_open in
+future_commits, which does not count `git apply` as an edit. Another, kl_strong
+in long_warmup, was an artefact of the log, whose loss and KL had the same
+noise; each has its own now. Of the 9 symptoms 6 list the cause or its class as
+a possible cause (constant_reward, fallback_policy, does_nothing, twenty_chars,
+forced_finish, top_p_ratio).
 """
 
 from benchmarks.reports import threads

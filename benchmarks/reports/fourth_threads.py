@@ -3,13 +3,14 @@
 The list, with the right answers, was fixed before a log of it was made, and
 the logs before a check was read. Judged once by hand (2026-11-26), by the
 checks of 21cdcf9a: 2 of 28 named (parser_missing, stale_tasks), 12 as a
-symptom, 4 rightly not told, 10 missed (dead_sandbox, val_scores,
+symptom, 4 rightly not named (`unlogged`), 10 missed (dead_sandbox, val_scores,
 first_baseline, masked_nan, moved_reference, zero_gradient, master_rate,
-staleness_restart, length_bias, summed_ratio); no alarm on the 7 sound runs. The
-name of stale_tasks is luck: it needs a gap that grows, and the thread does not
-give its course. One more finding, truncation in plural_column, is true of the
-log, but no consequence of the fault. Since then, entries got the names of
-checks that were written for them; what is named now is no estimate.
+staleness_restart, length_bias, summed_ratio); no alarm on the 7 sound runs.
+That stale_tasks was named is luck: its check needs a gap that grows, and the
+thread does not say how the gap developed. One more finding, truncation in
+plural_column, is true of the log, but no consequence of the fault. Since then,
+entries got the names of checks that were written for them, so the number named
+now is no estimate of recall.
 """
 
 from benchmarks.reports import threads

@@ -404,7 +404,7 @@ def _sampling(
   Args:
     gap: Mean |log-prob difference|, one value per step.
     ratio: Least, mean and largest ratio of a token.
-    seed: Of their noise.
+    seed: Seed of their noise.
   """
   name = 'sampling/importance_sampling_ratio/'
   return {

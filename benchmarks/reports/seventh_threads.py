@@ -1,11 +1,11 @@
 """A seventh list of reports: a sample of what users report.
 
 The lists before it were made of faults that are unlike earlier ones, so that
-their recall is no estimate of what a user meets. This list is a sample: see
-`seventh` for how it was drawn. Kinds of faults that earlier lists have are
-wanted. The list is blind: its author had read no check and had run none. The
+recall on them is no estimate of recall on a user's runs. This list is a sample:
+see `seventh` for how it was drawn. Kinds of faults that earlier lists have are
+included. The list is blind: its author had read no check and had run none. The
 entries, with the right answers, were fixed before a log of them was made
-(2026-11-28). What is known of a thread are excerpts.
+(2026-11-28). Only excerpts of the threads are known.
 
 `answer` says what an expert with the log alone can say, and begins with 'cannot
 tell' if that is not enough to name the cause (`unlogged`). A comment above an
@@ -15,9 +15,9 @@ Judged once by hand (2026-11-28), by the checks of fa4ec182: 5 of 24 named
 (interaction_collapse, control_token_spikes, whole_match, two_node_zero,
 raw_logprobs), 7 as a symptom (format_only_paid, cold_start_saturated,
 between_groups_spread, unexplored_proxy, kl_of_dead_groups, never_solved,
-unclipped_gradient), 3 rightly not told, 9 missed; one false finding
-(answer_in_prompt in tests_overwritten), and one alarm on the 8 sound runs
-(hits_rise). `names`, `says` and `symptoms` were filled in afterwards, when
+unclipped_gradient), 3 rightly not named (`unlogged`), 9 missed; one false
+finding (answer_in_prompt in tests_overwritten), and one alarm on the 8 sound
+runs (hits_rise). `names`, `says` and `symptoms` were filled in afterwards, when
 checks had been added.
 """
 

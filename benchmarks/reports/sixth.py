@@ -30,7 +30,7 @@ def held(values: np.ndarray, every: int) -> np.ndarray:
 def eval_answers(folder: pathlib.Path, seed: int) -> None:
   rows = w.rollouts(seed, start=-0.4, rise=1.3)
   step = np.arange(w.STEPS)
-  after = (rows['step'] % 10 == 0) & (rows['step'] > 0)  # Of an evaluation.
+  after = (rows['step'] % 10 == 0) & (rows['step'] > 0)  # After an evaluation.
   lucky = np.random.default_rng(seed).random(len(rows)) < 0.01
   right = fourth_models.mean_outcome(rows)
   rows['outcome'] = np.where(after, lucky, rows['outcome'])

@@ -301,7 +301,7 @@ def frozen_critic(folder: pathlib.Path, seed: int) -> None:
   step = np.arange(w.STEPS)
   rng = np.random.default_rng(seed)
   right = 0.115 + 0.02 * np.sin(step / 6) + rng.normal(0, 0.016, w.STEPS)
-  value = -0.184 + rng.normal(0, 0.004, w.STEPS)  # Of untrained weights.
+  value = -0.184 + rng.normal(0, 0.004, w.STEPS)  # Values of untrained weights.
   w.write_export(
       folder,
       pd.DataFrame(

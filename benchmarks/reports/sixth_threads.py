@@ -4,9 +4,9 @@ The list is blind: its author had read no check and had run none, and knew what
 checks are called from the earlier lists alone. The entries, with the right
 answers, were fixed before a log of them was made (2026-11-28). They are the
 threads that a search for faults of trainers gave, taken as they came if their
-cause was established; faults that end in a crash were left out. What is known
-of a thread are excerpts; of some threads they show a defect of the code, and no
-bad run.
+cause was established; faults that end in a crash were left out. Only excerpts
+of the threads are known; some of them show a defect of the code, but no bad
+run.
 
 `answer` says what an expert with the log alone can say, and begins with 'cannot
 tell' if that is not enough to name the cause (`unlogged`). A comment above an
@@ -15,9 +15,9 @@ entry says what else the fault leads to: a finding that says so is a symptom.
 Judged once by hand (2026-11-28), by the checks of 9fa39e6c: 1 of 26 named
 (token_salad), 8 as a symptom (format_beyond_limit, answer_only_sft as a note,
 streamed_ids, trajectory_mean, old_core, recomputed_anchor, tempered_logits,
-frozen_critic), 5 rightly not told, 12 missed; one false finding (one_answer in
-override_judge); no alarm on the 8 sound runs. `names`, `says` and `symptoms`
-were filled in afterwards, when checks had been added.
+frozen_critic), 5 rightly not named (`unlogged`), 12 missed; one false finding
+(one_answer in override_judge); no alarm on the 8 sound runs. `names`, `says`
+and `symptoms` were filled in afterwards, when checks had been added.
 """
 
 from benchmarks.reports import threads

@@ -22,7 +22,7 @@ class Report:
   symptoms: tuple[str, ...] = ()  # Checks that detect its consequences.
   answer: str = ''  # What a right answer says, in words.
   since: int | None = None  # The step from which a finding has to say it.
-  unlogged: bool = False  # Whether the log lacks what would tell the cause.
+  unlogged: bool = False  # Whether the log lacks what would show the cause.
 
 
 FAULTS = {

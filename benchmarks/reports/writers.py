@@ -41,7 +41,7 @@ def rollouts(
   """Return rollouts whose tokens are about 40 to 200.
 
   Args:
-    seed: Of all random numbers.
+    seed: Seed of all random numbers.
     size: Rollouts of a group.
     steps: Steps of the run.
     **options: See `made.rollouts`.
@@ -137,7 +137,7 @@ def trl_metrics(
   Args:
     rows: Rollouts.
     parts: Name of a reward function -> its value for each rollout.
-    seed: Of what is not computed from the rollouts.
+    seed: Seed of what is not computed from the rollouts.
     weights: Name -> weight; 1 by default.
     **changed: Columns that replace others; `beta` adds the KL and its loss.
   """

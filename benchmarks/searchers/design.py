@@ -1,11 +1,11 @@
-"""The harnesses of a table: a 2^(6-2) fraction of two levels of six factors.
+"""The harnesses of a table: a 2^(6-2) fractional factorial design.
 
-Each of the factors A to D has a bit in a harness's number; E = ABC and F = BCD
-are aliased with them, so that 16 harnesses separate main effects from each
-other and from pairs (resolution IV; Box and Hunter 1961, Technometrics 3:311).
-In harness 0, all factors are at the seed's level. In a setting of
-`benchmarks.faults`, A repairs the planted fault; in a sound setting, which has
-the name of a domain, it is a weak KL term.
+There are six factors with two levels. Each of the factors A to D has a bit in a
+harness's number; E = ABC and F = BCD are aliased with them, so that 16
+harnesses separate main effects from each other and from pairs (resolution IV;
+Box and Hunter 1961, Technometrics 3:311). In harness 0, all factors are at the
+seed's level. In a setting of `benchmarks.faults`, A repairs the planted fault;
+in a sound setting, which has the name of a domain, it is a weak KL term.
 """
 
 from collections.abc import Mapping

@@ -5,7 +5,7 @@
         --system=reference='python -m benchmarks.searchers.live reference' \\
         --system=pbt='python -m benchmarks.searchers.live pbt PYTHON'
 
-seed       training on, under the job's recipe
+seed       further training under the job's recipe
 reference  the base policy again, under the values of the domain's reference
            config; only task, policy and seed come from the job
 optuna, asha, bohb, pbt
@@ -45,7 +45,7 @@ ENDS = (
     reward_parts.RewardError,
     update_lib.NonFiniteError,
 )
-# The sections of a job's config that are task rather than recipe.
+# The sections of a job's config that describe the task, not the recipe.
 _TASK = ('domain', 'model', 'mesh', 'seed')
 STEPS = 10**6  # More than any budget; a warm-up must not exceed it.
 

@@ -47,7 +47,7 @@ class _Candidate:
 
   def __init__(self, factor: int, harness: int, index: int, mends: bool):
     self.factor, self.harness = factor, harness
-    self.mends = mends  # Whether it answered a critical finding as it entered.
+    self.mends = mends  # Whether it answered a critical finding at entry.
     self.standing = race.Standing(
         index=index,
         worth=0.0 if mends else race.WORTH,
@@ -81,11 +81,11 @@ class _Shadow:
 class Race:
   """A run of evojax: rounds of pairs in a chain; see `evojax.evolve.steps`.
 
-  Omitted because tables lack the data are the gate of perturbed problems, the
-  limits on what a proposer may write, predicted gains (which order changes that
-  repair nothing, and let hopeless ones wait), and findings that are warnings.
-  Omitted, too, is the mean of arms. When no further round is affordable, the
-  policy continues training.
+  Some parts are omitted because tables lack their data: the gate of perturbed
+  problems, the limits on what a proposer may write, predicted gains (which
+  order changes that repair nothing, and let hopeless ones wait), and findings
+  that are warnings. The mean of arms is omitted, too. When no further round is
+  affordable, the policy continues training.
   """
 
   def __init__(
@@ -99,7 +99,7 @@ class Race:
 
     Args:
       world: World in which the run trains.
-      rng: Random choice among equally urgent changes.
+      rng: Generator for the choice among equally urgent changes.
       changes: Changes of the setting.
       order: For each factor, the factor whose classes are used when alerts
         call.
@@ -184,7 +184,8 @@ class Race:
       self._racing.append(_Candidate(factor, harness, self._entered, mends))
 
   def _may_repair(self, factor: int) -> bool:
-    """Return whether a repair was not tried as one, or once and with a gain."""
+    """Return whether a repair was never tried as one, or once and with a
+    gain."""
     before = [c for c in self._repairs if c.factor == factor]
     return not before or (len(before) == 1 and before[0].standing.mean > 0)
 
@@ -468,7 +469,8 @@ class Race:
           alpha=alpha,
           last=c.is_due or c.standing.rounds + 1 >= self._e.patience,
       )
-    # As in a run, what was given up after half its pairs is never kept.
+    # As in a run, a candidate that was dropped after half its pairs is never
+    # kept.
     standings = {
         str(c.factor): c.standing
         for c in self._racing

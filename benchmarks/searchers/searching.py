@@ -1,4 +1,4 @@
-"""A searcher from another environment on a live job.
+"""Runs a searcher from another Python environment on a live job.
 
 The searcher's process (`rivals`) names the trial to train, its values and the
 number of units; this process trains it and returns a dev score, until the

@@ -177,7 +177,7 @@ class State:
 
 @dataclasses.dataclass(frozen=True)
 class _Curve:
-  """The scores of an arm by updates; see above for values outside of it."""
+  """The scores of an arm by updates; see the file's head for values outside."""
 
   updates: np.ndarray  # [M]
   scores: np.ndarray  # [M]

@@ -1,4 +1,4 @@
-"""Compares systems on broken settings, live, by their policies."""
+"""Compares systems by the policies that they train on broken settings."""
 
 from collections.abc import Mapping, Sequence
 import sys

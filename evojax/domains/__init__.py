@@ -51,7 +51,7 @@ def make(name: str, **kwargs: Any) -> base.Domain:
 
   Raises:
     ValueError: If `make` does not take one of the arguments, refuses a value,
-      returns something else than a domain, or is a class that lacks a method.
+      returns something other than a domain, or is a class that lacks a method.
   """
   build = load(name).make
   signature = inspect.signature(build)

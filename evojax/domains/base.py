@@ -13,7 +13,8 @@ from evojax.domains import environments
 from evojax.evidence import schema
 from evojax.harness import surface
 
-# Completions built around a reference answer, one per common answer format.
+# Templates of completions, filled with a reference answer: one for each common
+# answer format, and some without the answer.
 ATTEMPTS = (
     '{}',
     'So 1 + 1 = 2. <answer>{}</answer>',
@@ -35,7 +36,7 @@ class Demonstrations:
       [records.Problem, np.random.Generator], records.Demonstration
   ]
   tokens: tuple[str, ...] = ()  # Strings that are single tokens.
-  words: bool = False  # Limits other tokens to words, as suits code.
+  words: bool = False  # No other token spans several words, as suits code.
 
   def batch(
       self, source: records.ProblemSource, seed: int, step: int, count: int
@@ -96,8 +97,8 @@ class Domain(abc.ABC):
   def demonstrated(self, seed: int) -> records.ProblemSource:
     """Return the problems for demonstrations, of the train split.
 
-    If problems are few, these should differ from the training problems: a base
-    policy that has often seen a problem has nothing to learn from it.
+    If problems are few, these should differ from the training problems: from a
+    problem that it has often seen, a base policy learns nothing.
     """
     return self.source('train', seed)
 
@@ -158,8 +159,8 @@ class Domain(abc.ABC):
 
     The meta-loop keeps only changes that help on such problems too, see
     `eval.perturb`. New numbers or constants are the best test: a policy that
-    found the old answer elsewhere than in the question is then wrong. The
-    result is a function of the problem alone and has a problem_id of its own.
+    does not derive the answer from the question is then wrong. The result is a
+    function of the problem alone and has a problem_id of its own.
 
     Returns:
       The changed problem; None if nothing can be changed, or if the new problem
@@ -174,21 +175,22 @@ class Domain(abc.ABC):
 
   @property
   def audit(self) -> 'Domain':
-    """Return the domain with the evaluator's judge for changes to be kept.
+    """Return the domain with a stricter judge, if there is one.
 
-    The score of a run may be gamed: its grader only sees visible tests, fails
-    open, or favours long answers. A domain whose owner has a stricter judge,
-    too expensive or too valuable to train on, returns a domain with that judge
-    here, with the same columns. The meta-loop applies it to a change before
-    keeping it (on problems changed by `perturb`, if possible) and to the sealed
-    problems at the end. Arms and proposers get no result of it.
+    A policy may exploit the grader of its training, for example one that only
+    runs visible tests, fails open, or favours long answers. A domain with a
+    stricter judge, which is too expensive or too valuable to train on, returns
+    a domain here that grades with that judge and has the same columns. The
+    meta-loop applies it to a change before keeping it (on problems changed by
+    `perturb`, if possible) and to the sealed problems at the end. Arms and
+    proposers never see its verdicts.
     """
     return self
 
   def attempts(
       self, problem: records.Problem
   ) -> Sequence[str | records.Episode]:
-    """Return right and wrong completions, equally many for each problem.
+    """Return right and wrong completions, the same number per problem.
 
     A string is an episode of one turn; episodes of several turns are given as
     episodes.
@@ -200,7 +202,7 @@ class Domain(abc.ABC):
 
 
 def source_of(domain: Domain, split: str, seed: int) -> records.ProblemSource:
-  """Return the problems of a split, if a domain's `source` does.
+  """Return the problems of a split; check what a domain's `source` returns.
 
   Raises:
     ValueError: If it returns something else.

@@ -251,14 +251,15 @@ def distinct(
   """Return the problems of a data set; a repeated problem is kept once.
 
   All rows are read before an error is raised, so that it counts all broken
-  rows: those that `parse` refuses, and questions with a second answer.
+  rows: those that `parse` refuses, and those that repeat a question with
+  another answer.
 
   Args:
     rows: The data set.
     parse: Makes a problem of a row; its ValueErrors get the row's location.
     source: Name of the data set in error messages.
     skip_broken: Whether broken rows are left out, with a warning; None means
-      no, and that the user has no such option.
+      no, for callers whose users have no such option.
 
   Raises:
     ValueError: If a row is broken and may not be skipped, or none is left.

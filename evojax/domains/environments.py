@@ -10,8 +10,8 @@ tools: it parses a call in Qwen3's format from a turn,
     </tool_call>
 
 runs it, and replies with a message of the role 'tool', which the chat template
-renders. A policy's text is untrusted until it is parsed: for any text, the
-reply says what was wrong, and nothing raises.
+renders. A policy's text is untrusted. Whatever it contains, no exception is
+raised: the reply to a malformed call says what is wrong.
 """
 
 from collections.abc import Callable, Mapping

@@ -111,7 +111,7 @@ class Function:
       return found
     if len(items) > 1:
       return [self._score([item])[0] for item in items]
-    if found.status == 'crash':  # The machine may be at fault, not the text.
+    if found.status == 'crash':  # The machine may be the cause, not the text.
       found = self._try(items)
     return found if isinstance(found, list) else [found]
 
@@ -159,7 +159,7 @@ class Function:
 
 
 def _scored(score: float | None, columns: Mapping[str, Any]) -> graders.Scored:
-  """Return the result of a function; None means that it does not judge."""
+  """Return a function's result; None and NaN mean that it gives no score."""
   if score is None or math.isnan(score):
     note = f'the function returned {score}, which is not a score'
     return graders.Scored(records.INFRA_ERROR, None, note, columns)

@@ -24,7 +24,8 @@ _PR_SET_PDEATHSIG = 1
 _TEXT_CHARS = 2000  # Longer texts in columns and messages are cut.
 _VERL = ('data_source', 'ground_truth', 'extra_info')
 _TRL = ('prompts', 'completions', 'completion_ids', 'log_extra', 'log_metric')
-# Typical errors of a function that expects messages and gets text, or reverse.
+# Typical errors of a function that gets text instead of messages, or vice
+# versa.
 _UNFIT = (TypeError, AttributeError, IndexError)
 
 
@@ -33,7 +34,7 @@ class SetupError(Exception):
 
 
 class Function:
-  """The function, called in the way of verl or of TRL.
+  """The function, called with the arguments that verl or TRL would pass.
 
   Attributes:
     kind: 'verl' or 'TRL'.
@@ -64,7 +65,7 @@ class Function:
     required = [p.name for p in named if p.default is p.empty]
     self.takes = [p.name for p in named]
     self._takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    self._swap = False  # Whether to give text for messages and the reverse.
+    self._swap = False  # Pass text instead of messages, or vice versa.
     self._loop = asyncio.new_event_loop()
     if 'completions' in self.takes:
       self.kind = 'TRL'
@@ -97,8 +98,8 @@ class Function:
   def fit(self, item):
     """Find out from one item whether the function takes text or messages.
 
-    Most functions written for TRL take messages, which a data set of questions
-    and answers does not show.
+    Most functions written for TRL take messages. A data set of questions and
+    answers does not show whether this one does.
     """
     if self.kind == 'verl':
       return

@@ -6,13 +6,13 @@ names a function with the signature of verl or of TRL; `'openai'` names a
 language model that judges (see `judge`). Both belong to the evaluator: they get
 reference answers, while rewards get only their decisions.
 
-The function is trusted, since it is the user's; completions are hostile text.
-It runs in separate processes, which import it, are killed when they are late,
-and run no text of a policy. If the text is to blame, because the function
-raises, is late or crashes its process on this completion alone, the completion
-is wrong and its status says why. If the function gives no score, because it
-returns None or NaN or because the judge cannot be reached, the completion is
-not graded.
+The function is trusted, since it is the user's; completions are not. It runs in
+separate processes, which import it, are killed when they exceed the time limit,
+and never execute a policy's text. If the text is to blame, because the function
+raises, times out or crashes its process on this completion alone, the
+completion is wrong and its status says why. If the function gives no score,
+because it returns None or NaN or because the judge cannot be reached, the
+completion is not graded.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -74,7 +74,7 @@ def row(problem: records.Problem) -> Mapping[str, Any]:
 
 @dataclasses.dataclass(frozen=True)
 class Scored:
-  """The answer of a scorer about one item."""
+  """A scorer's result for one item."""
 
   status: str = 'ok'  # Key of GRADE_STATUS.
   score: float | None = None  # Finite; None where the status is not ok.
@@ -124,7 +124,8 @@ class Grader:
 
     Raises:
       GraderError: If the grader cannot be used, or a score is out of range.
-      NoGradesError: If it gives no score to any of the completions.
+      NoGradesError: If no completion gets a score and the texts are not the
+        cause.
     """
     items = list(map(Item, problems, completions))
     found = self.scorer(items)
@@ -138,9 +139,10 @@ class Grader:
     return list(map(self._grade, items, found))
 
   def _works(self, item: Item, failed: Sequence[Scored]) -> bool:
-    """Return whether the grader works, so that the texts must be at fault.
+    """Return whether the grader works, so that the failures are due to the
+    texts.
 
-    A function that scores some form of the reference answer works.
+    It works if it scores the reference answer in one of several formats.
     """
     if any(s.status == records.INFRA_ERROR for s in failed):
       return False
@@ -237,7 +239,7 @@ def make(
     given: Mapping[str, Any] | None,
     problems: Sequence[records.Problem],
 ) -> Grader:
-  """Return the grader that a config names; nothing is imported or asked yet.
+  """Return the grader that a config names; it imports and requests nothing yet.
 
   Args:
     path: Dotted path of a function or class, or 'openai'.
@@ -249,7 +251,7 @@ def make(
     problems: All problems that it will grade.
 
   Raises:
-    GraderError: If a name, an option or a value is impossible.
+    GraderError: If a name, an option or a value is invalid.
   """
   given = dict(given or {})
   low, high = read_range(

@@ -2,11 +2,11 @@
 
     config.domain.kwargs.grader = 'openai'
 
-It may also fill a column beside any other grader, see `judged`.
+It may also score episodes in addition to any other grader, see `judged`.
 
 Each completion is one request to URL/chat/completions. The judge ends its reply
 with a score. Replies that name one are cached by a hash of the whole request,
-so that a run that continues pays for none of them twice. If the judge cannot be
+so that a resumed run pays for none of them twice. If the judge cannot be
 reached or names no score, the completion is not graded.
 """
 
@@ -98,7 +98,7 @@ class Judge:
       high: float,
       field: str = graders.OPTIONS,
   ):
-    """Ask nothing yet.
+    """Check the options; no request is made yet.
 
     Args:
       options: See `Options`.
@@ -107,7 +107,7 @@ class Judge:
       field: Name of the config's field that holds the options.
 
     Raises:
-      ValueError: If an option is missing or impossible.
+      ValueError: If an option is missing or invalid.
     """
     self._options, self._low, self._high = options, low, high
     self._field = field
@@ -221,7 +221,8 @@ class Judge:
     """Return the judge's reply, or '' and why there is none."""
     wait = _BACKOFF_S
     for attempt in range(1 + self._options.retries):
-      # If the server is down, the other completions need not find out, too.
+      # If the server was down for another completion of this call, do not try
+      # again for this one.
       if self._unreachable and not self._reached:
         return '', self._unreachable
       if attempt:
@@ -256,7 +257,7 @@ class Judge:
       except (ValueError, LookupError, TypeError, AttributeError):
         why = f'it answered {text!r}, which is not a chat completion'
         continue
-      # A reply that is cut may have named scores, but not its own.
+      # A reply that was cut off may mention scores, but not the final one.
       if end == 'length':
         return '', (
             f'the judge {self._url} did not end its reply: raise max_tokens in'

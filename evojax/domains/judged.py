@@ -61,7 +61,7 @@ class Judged(base.Domain):
   def __init__(
       self, domain: base.Domain, judge: judge_lib.Judge, low: float, high: float
   ):
-    """Wrap a domain; nothing is asked yet.
+    """Wrap a domain; no request is made yet.
 
     Args:
       domain: Has no column `judge`.
@@ -78,8 +78,8 @@ class Judged(base.Domain):
     self.limits = domain.limits
 
   def __getattr__(self, name: str) -> Any:
-    """Return what a domain has besides the interface, such as `grader`."""
-    if name.startswith('_'):  # Not while it is made.
+    """Return other attributes of the wrapped domain, such as `grader`."""
+    if name.startswith('_'):  # `_domain` may not be set yet.
       raise AttributeError(name)
     return getattr(self._domain, name)
 
@@ -129,7 +129,7 @@ class Judged(base.Domain):
   ) -> list[records.Grade]:
     """Grade completion b of problem b, for all b, and ask the judge.
 
-    The judge is not asked about what could not be graded.
+    The judge does not score completions that could not be graded.
 
     Raises:
       graders.NoGradesError: If the judge scores none of them.
@@ -166,7 +166,7 @@ class Judged(base.Domain):
 
 
 def transcript(episode: records.Episode) -> str:
-  """Return an episode as text: actions, and what the environment answered."""
+  """Return an episode as text: the policy's turns and the replies to them."""
   if len(episode.turns) == 1:
     return episode.text
   lines = []
@@ -187,7 +187,7 @@ def wrap(domain: base.Domain, given: Mapping[str, Any]) -> base.Domain:
       the domain is returned unchanged.
 
   Raises:
-    ValueError: If an option is missing, unknown or impossible, or if the domain
+    ValueError: If an option is missing, unknown or invalid, or if the domain
       has a column of that name.
   """
   if not given:

@@ -1,4 +1,4 @@
-"""An environment behind a server of OpenEnv, by the library's own client.
+"""An environment on an OpenEnv server, driven by the library's own client.
 
     config.domain.name = 'openenv'
     config.domain.kwargs = {'url': 'http://localhost:8000', 'action': 'text'}
@@ -27,7 +27,7 @@ from evojax.domains import splits
 from evojax.evidence import schema
 
 _TOOL = 'step'  # Name of the tool whose call is an action.
-_REFUSED = 'VALIDATION_ERROR'  # The server's code for an impossible action.
+_REFUSED = 'VALIDATION_ERROR'  # The server's code for an invalid action.
 _SUM = schema.Column(
     'reward_sum',
     'float32',
@@ -106,7 +106,7 @@ class OpenEnvDomain(base.Domain):
 
   @property
   def columns(self) -> tuple[schema.Column, ...]:
-    """Statuses, the sum of the rewards, and whether a turn is a call."""
+    """The statuses, the sum of rewards, and whether each turn is a call."""
     codes = {'ok': 0, records.INFRA_ERROR: 1}
     status = schema.with_codes('grade_status', codes)
     if self.action:
@@ -234,7 +234,7 @@ def make(
 
   Raises:
     ValueError: If the library is missing, the server cannot be used, or an
-      argument is impossible.
+      argument is invalid.
   """
   _library()
   scale = graders.Scale.read(range, threshold)

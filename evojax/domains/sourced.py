@@ -69,7 +69,7 @@ class SourcedDomain(base.Domain):
       **tables: Key of `readers` -> the fields of its data set.
 
     Raises:
-      ValueError: If an argument is impossible, a file is broken, or a family
+      ValueError: If an argument is invalid, a file is broken, or a family
         is too small for disjoint splits.
     """
     if not isinstance(system_prompt, str):

@@ -160,7 +160,8 @@ class Catalogue:
   """The families of generated problems that a domain offers."""
 
   levels: Mapping[str, Sequence[Any]]  # Family -> its levels.
-  # Name -> several families under this name, with their first levels.
+  # Name -> the families that it stands for, with their levels from the first
+  # on.
   sets: Mapping[str, Mapping[str, Sequence[Any]]]
   # (family, level) -> distinct problems of all splits, or a lower bound.
   capacity: Callable[[str, int], int]
@@ -184,7 +185,7 @@ class Catalogue:
         equally by its families, a family's by its levels.
 
     Raises:
-      ValueError: If a name, a level or a weight is impossible.
+      ValueError: If a name, a level or a weight is invalid.
     """
     if isinstance(families, str):
       families = families.split(',')

@@ -278,7 +278,8 @@ def measure(
           )
       ],
   )
-  # All processes get the numbers of one, so that they agree to the last bit.
+  # All processes get the numbers of one process, so that they are
+  # bit-identical.
   return decisions.decide(lambda: found | dict(text=sentences(found)))
 
 

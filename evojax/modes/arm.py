@@ -74,7 +74,8 @@ def _train(job: arm_lib.ArmJob) -> None:
       if not sharding.in_any_process(bool(asked)):
         return
       if sharding.is_primary():
-        # It is saved after this, if there is time: `Trainer.save` says so.
+        # The state is saved after this message, if there is time;
+        # `Trainer.save` reports it.
         state = f'{job.folder} goes on from its newest checkpoint'
         output.say(preemption.line(asked, state))
       raise preemption.Preempted(asked)

@@ -3,7 +3,7 @@
 Nothing is trained and no weights are loaded. Functions are tried on synthetic
 completions of the domain's first problems, see `episodes.synthetic`. If every
 part is accepted and no harness is named, the checks that a run makes before its
-first step are made, too: they find what is wrong between the parts.
+first step are made, too: they find parts that do not fit together.
 """
 
 from collections.abc import Callable, Sequence
@@ -88,7 +88,7 @@ def run(
     surface = surface_lib.recipe(domain.surface_fields)
     share = f', {solved} of {view.valid.size} synthetic completions are solved'
     report(f'domain {config.domain.name}', [], share)
-    # Tests hold the splits of the other domains apart.
+    # Our tests check that the splits of the other domains are disjoint.
     if config.domain.name not in domains.DOMAINS:
       for line in _shared(domain):
         output.say(f'  warning: {line}')
@@ -162,7 +162,8 @@ def _reasons(check: Callable[..., Any], *args: Any) -> list[str]:
 
 
 def _shared(domain: base.Domain) -> list[str]:
-  """Return a warning for each split with a problem of a split before it."""
+  """Return a warning for each split that shares a problem with an earlier
+  one."""
   found, owner = [], {}
   for split in splits.SHARES:
     source = domain.source(split, 0)
@@ -253,8 +254,8 @@ def _idle(
   view = made.evidence(config)
   functions = harness_run.Functions(harness)
   notes = []
-  # The user's own parts, if any, may tell apart what those of the harness do
-  # not.
+  # The user's own parts, if any, may distinguish completions that those of the
+  # harness do not.
   if functions.has('reward') and not config.reward.parts:
     weights = config.reward.weights.to_dict()
     rewards, _ = reward_parts.compute(functions.parts, view, weights)

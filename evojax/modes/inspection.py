@@ -138,8 +138,8 @@ def find(workdir: str, split: str = '') -> tuple[list[str], str, str]:
     folders = [p for p in folders if p.parent == folders[-1].parent]
   # Flips compare the first folder with the last, so base comes first and
   # evolved last, and an incumbent (r003-incumbent-0) before a candidate
-  # (r003-t001-0). Each pair of arms has problems of its own, and so have the
-  # perturbed ones (r003-t001-0-perturbed): pair 0 is at both ends.
+  # (r003-t001-0). Pairs share no problems, nor do perturbed ones
+  # (r003-t001-0-perturbed), so both ends are of pair 0.
   other = lambda p: 'child' in p.name or '-t' in p.name
   pair = lambda p: (p.name.endswith('-perturbed'), p.name.split('-')[2:3])
   last = sorted(filter(other, folders), key=pair, reverse=True)
@@ -161,7 +161,7 @@ def _load(
   A point is one step of one run. Points are numbered in the order of the runs
   and, within a run, of the steps. Rows that could not be graded are left out.
   Training steps count from 1, as in metrics and on pages; evidence counts them
-  from 0. Runs and families, whose names anybody chose, are ready to print.
+  from 0. Names of runs and families are escaped for printing.
   """
   frames = []
   for workdir, label in zip(workdirs, _labels(workdirs), strict=True):

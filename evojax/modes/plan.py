@@ -223,7 +223,7 @@ def estimate(
   else:
     temporaries = dict(memory_lib.bounds(run))
   count = lambda tree: sum(x.size for x in jax.tree.leaves(tree))
-  # A change may lift the limit of training.
+  # A change of the harness may lift rollout.token_limit.
   most = expected = _costs(run, grading, lifts=True)
   mean = _mean_tokens(config)
   if mean or config.rollout.token_limit:

@@ -146,7 +146,7 @@ def find(
     if other := plan_remedies.changed(run, fields):
       peaks = {each: memory_lib.peak(other.on(each)) for each in platforms}
       found.append(Mesh(axes, peaks))
-  if not found:  # These raise the reason, for the mesh with the batch unsplit.
+  if not found:  # Raise the reason, for an unsplit batch.
     alone = with_mesh(config, Mesh(dict(data=1, fsdp=1, tensor=count)))
     config_checks.validate(alone)
     policy_lib.check_shards(policy.path, policy.cfg, 1, count)

@@ -45,9 +45,9 @@ def evolution(
     stage = arm.stage
     in_turn = count  # Arms that one worker trains, one after the other.
     if stage.side_by_side and count == stage.arms:
-      # The next stage waits: 3 workers need two turns for 4 arms.
+      # The next stage waits for all arms: 3 workers need two turns for 4 arms.
       in_turn = math.ceil(count / workers)
-    elif stage.side_by_side:  # An expectation.
+    elif stage.side_by_side:  # The expected number of arms.
       in_turn = max(count / workers, min(count, 1))
     seconds = in_turn * arm.seconds(device, plan.devices)
     name = stage.name if stage.expected is None else 'all rounds'

@@ -22,8 +22,8 @@ def of_run(
 ) -> ml_collections.ConfigDict | None:
   """Return the config with model.path set to the policy of a finished run.
 
-  If the config is another than the run's, so that the policy may meet other
-  problems or limits than in its training, one line says in which fields.
+  If the config differs from the run's, so that the policy may get other
+  problems or limits than in its training, one line names the fields.
 
   Args:
     config: The config; its own model.path is replaced in a copy.
@@ -36,7 +36,8 @@ def of_run(
   Raises:
     ValueError: If the run leaves no policy, or has not ended.
   """
-  # Absolute, so that a config names a policy alike wherever it is scored.
+  # Absolute, so that a policy has one path in the config, wherever it is
+  # scored.
   path = pathlib.Path(os.path.abspath(os.path.expanduser(workdir)))
   mode = workdir_lib.owner(path)
   if mode in ('', 'eval'):

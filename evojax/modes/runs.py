@@ -491,7 +491,7 @@ def page(
     title: Heading of the page; by default it names the directory.
     settings: Rows of a sweep's table, cells by heading, if the runs are the
       points of a sweep.
-    meaning: What the numbers of these rows are.
+    meaning: An explanation of the numbers in these rows.
     state: State of what makes the runs, if that is known.
     next_seconds: Seconds until the next page, while that is running.
   """

@@ -59,8 +59,8 @@ def run(
   """Serve a policy until SIGTERM or SIGINT.
 
   The port answers at once; /health says 503 until the weights are loaded and
-  the programs are compiled. After a signal no request is accepted, and those
-  that run get config.serve.shutdown_seconds to finish.
+  the programs are compiled. After a signal, new requests are refused, and
+  running ones get config.serve.shutdown_seconds to finish.
 
   Args:
     config: The config, with overrides applied.
@@ -164,7 +164,7 @@ def _settings(
       admin_key=key('admin_key_env'),
       connections=c.connections,
       body_bytes=c.body_bytes,
-      # They may be wider than those of the directory.
+      # Tensors of an update may have a wider dtype than the files.
       tensor_bytes=2
       * sum(file.stat().st_size for file in policy.path.glob('*.safetensors')),
       client_seconds=c.client_seconds,
@@ -288,7 +288,7 @@ def serve(
   Raises:
     Exception: The error of `make`, if it failed.
   """
-  preemption.note()  # The server answers to signals itself.
+  preemption.note()  # The server handles signals itself.
   limit = log_limit.Limit()
   for handler in logging.getLogger().handlers:
     handler.addFilter(limit)

@@ -92,8 +92,8 @@ def run(
     config: The config that the settings change.
     workdir: Directory of the sweep.
     sweep: Path of the sweep's file.
-    given: What every point gets from the command line; `config` was loaded
-      from given.config.
+    given: The part of the command line that every point gets; `config` was
+      loaded from given.config.
     executor: 'inprocess' (one after the other), 'local', 'ray' or 'slurm'.
     workers: Number of points that run at a time.
     arm_resources: Ray resources of a point on each of its machines.
@@ -154,7 +154,7 @@ def run(
       try:
         failed = _run(pool, left, page)
       except BaseException:
-        write_table(root, points)  # Its page no longer says that it runs.
+        write_table(root, points)  # The page must not say "running" any more.
         raise
     show(write_table(root, points), root)
   for why in failed:
@@ -198,7 +198,7 @@ def check(
 
 
 def _check_given(sweep: sweep_file.Sweep, given: CommandLine) -> None:
-  """Refuse a command line of which the sweep's file would override a part.
+  """Refuse flags that the sweep's file would override.
 
   Raises:
     ValueError: Naming the flag and what overrides it.
@@ -232,7 +232,7 @@ def _check_given(sweep: sweep_file.Sweep, given: CommandLine) -> None:
 
 
 def _refuse_equals(configs: Mapping[str, ml_collections.ConfigDict]) -> None:
-  """Refuse settings whose runs would be the same ones.
+  """Refuse settings whose runs would be identical.
 
   Raises:
     ValueError: Naming two such settings.
@@ -281,7 +281,7 @@ def make_points(
 
 
 def _literal(value: Any) -> Any:
-  """Return a value whose text means it on the command line."""
+  """Return a value whose text can be parsed as a flag."""
   grouped = isinstance(value, ml_collections.ConfigDict)
   return value.to_dict() if grouped else value
 
@@ -292,12 +292,12 @@ def _refuse_others(
     configs: Mapping[str, ml_collections.ConfigDict],
     mode: str,
 ) -> None:
-  """Refuse points of another config, which the table would show as these.
+  """Refuse points of another config, which the table would show unmarked.
 
   Args:
     points: All points.
-    left: The points that have not ended; they may change what a resumed run
-      may.
+    left: The points that have not ended; they may differ in fields that a
+      resumed run may change.
     configs: Config of each setting, with any seed.
     mode: Mode of the sweep.
 
@@ -308,7 +308,7 @@ def _refuse_others(
   for point in points:
     config = configs[point.setting]
     config.seed = point.seed
-    # evolve without a round trains.
+    # Without rounds, --mode=evolve only trains.
     of = mode if config.evolve.rounds else 'train'
     ended = point.path not in unfinished
     if changes := workdir_lib.changes(point.path, config, of, ended=ended):
@@ -353,7 +353,7 @@ def _run(pool: commands.Pool, left: Sequence[Point], after: Any) -> list[str]:
   failed, waiting = [], {point.command.name: point for point in left}
   written = -math.inf
   with contextlib.ExitStack() as stack:
-    # Logs of points that a stop ends.
+    # Logs of points that a signal ends.
     stack.callback(lambda: [_put_log(p) for p in waiting.values()])
     asked = stack.enter_context(preemption.stop_flag())
     stack.enter_context(contextlib.closing(pool))
@@ -496,7 +496,7 @@ def write_table(
   Args:
     root: Directory of the sweep.
     points: All points.
-    running: Whether the page will be written again, which it then waits for.
+    running: Whether the page will be written again; it then says so.
   """
   rows = tabulate(points)
   durable.write_json(root / TABLE, rows)
@@ -521,7 +521,7 @@ def write_table(
 
 
 def meaning(rows: Sequence[Mapping[str, Any]]) -> str:
-  """Return what the numbers of a table are."""
+  """Return an explanation of the numbers in a table."""
   split = next((row['split'] for row in rows if row['split']), None)
   of = f' on {split} problems' if split else ''
   over = f' Over: points over {rows[0]["setting"]}, by seed.'

@@ -79,7 +79,8 @@ def read(path: str) -> Sweep:
 def _plain(value: Any) -> Any:
   """Return a value with Python's numbers and lists instead of NumPy's.
 
-  The text of a run's command, such as "{'outcome': 0.5}", has to mean it.
+  The text of a run's command, such as "{'outcome': 0.5}", has to be parsed as
+  this value.
   """
   if isinstance(value, (np.ndarray, np.generic)):
     return value.tolist()

@@ -48,7 +48,7 @@ def close_at_exit(resource: Closeable) -> None:
   """Close a resource when this process ends, but not when a fork of it does.
 
   Args:
-    resource: Open from here on.
+    resource: The open resource.
   """
   process = os.getpid()  # A fork inherits the call.
   atexit.register(lambda: os.getpid() == process and resource.close())
@@ -58,7 +58,7 @@ def open_box(slots: int) -> box_lib.Box:
   """Return this process's box for programs, with `slots` slots.
 
   Raises:
-    probe.WeakSandboxError: If this machine cannot hold untrusted code.
+    probe.WeakSandboxError: If this machine cannot contain untrusted code.
   """
   return opened(_box, probe.tier(), slots)
 

@@ -38,7 +38,7 @@ class Comparison:
   """The way to compare outputs.
 
   Raises:
-    ValueError: If a field is impossible; names it.
+    ValueError: If a field is invalid; names it.
   """
 
   mode: str = 'tokens'  # One of MODES.

@@ -104,7 +104,7 @@ def _problem(family: str, system_prompt: str, row: _Row) -> records.Problem:
     raise ValueError('the question is empty')
   tag = _checked(datasets.tag(row, family), 'tag')
   answer = suite.encode(tests)
-  suite.decode(answer)  # Raises if there are no cases, or the name is none.
+  suite.decode(answer)  # Raises if there are no cases, or the name is invalid.
   nothing = ('null', '[null]') if tests.function else ('',)
   if all(case.expected.strip() in nothing for case in tests.cases):
     raise ValueError(

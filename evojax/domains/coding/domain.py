@@ -98,7 +98,7 @@ def make(
     slots: Number of programs that run concurrently; 0: one per core.
 
   Raises:
-    ValueError: If an argument is impossible, a file is broken, or a family is
+    ValueError: If an argument is invalid, a file is broken, or a family is
       too small for disjoint splits.
   """
   if type(slots) is not int or slots < 0:

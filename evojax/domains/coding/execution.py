@@ -24,7 +24,7 @@ WALL_SECONDS = 1.0
 # Programs that recurse ask for stacks of 256 MiB, which count as memory.
 MEMORY_BYTES = 768 << 20
 OUT_OF_TIME = ('timeout', 'cpu_limit')
-# Attempts for a test that was late because the machine was busy.
+# Attempts for a test that timed out because the machine was busy.
 _ATTEMPTS = 3
 
 
@@ -106,7 +106,8 @@ def _results(
   run = functools.partial(_run, box, source)
   right = functools.partial(_is_right, tests)
   # The text of a program does not show whether it exhausts memory or depends on
-  # addresses, so a program is only right if it also passes alone.
+  # addresses, so a program is only right if it also passes the last test in a
+  # process of its own.
   if found and all(map(right, cases, found)):
     if not right(cases[-1], run(inputs[-1], limits[-1])):
       found = None

@@ -3,8 +3,8 @@
 The last block counts because a completion that thinks aloud tries programs
 first and answers at its end, as in LiveCodeBench's `extract_code`. A block that
 is never closed is not a program, since its rest is unknown. Text without a
-fence is not a program either. Nor is an unmarked block without a call, if it
-follows a program: it shows an input or an output.
+fence is not a program either, and neither is an unmarked block without a call
+that follows a program: it shows an input or an output.
 """
 
 import re

@@ -133,7 +133,7 @@ def grade_many(
     slots: Number of programs that run concurrently.
 
   Raises:
-    probe.WeakSandboxError: If this machine cannot hold untrusted code.
+    probe.WeakSandboxError: If this machine cannot contain untrusted code.
     ValueError: If an answer does not hold tests.
   """
   keys = [

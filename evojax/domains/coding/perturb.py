@@ -5,8 +5,8 @@
 
 A policy that reads the statement still writes the right program. A policy that
 has learned which words go with which program, that prints the example, or that
-found the tests elsewhere, does not. The wordings are those of other problems,
-so that the warm start has shown all of them.
+learned the tests from another source, does not. The wordings are those of other
+problems, so that the policy has seen all of them in its warm start.
 """
 
 from collections.abc import Callable, Mapping

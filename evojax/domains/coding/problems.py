@@ -108,7 +108,7 @@ def draw_example(
 
   Returns:
     The case; None if no case that was tried is informative, because all of them
-    print nothing or the value that means nothing.
+    print nothing or the value for "no result".
   """
   given = kind.inputs(parameters, random.Random(seed))
   right = kind.programs(parameters)['right']

@@ -154,7 +154,7 @@ def _messages(
   if 'messages' in row and not (question_field and question_field in row):
     field = 'messages'
   messages = row.get(field)
-  # A list of messages under another name, such as TRL's 'prompt', is as good.
+  # A list of messages may also have another name, such as TRL's 'prompt'.
   if field != 'messages' and not isinstance(messages, list):
     return (_message('user', _text(row, field)),)
   well_formed = isinstance(messages, list) and all(

@@ -166,7 +166,7 @@ def make(
       length of a turn.
 
   Raises:
-    ValueError: If an argument is impossible, a file is broken, or a family is
+    ValueError: If an argument is invalid, a file is broken, or a family is
       too small for disjoint splits.
   """
   if answer_format not in grade.ANSWER_FORMATS:

@@ -27,7 +27,8 @@ _LOST_BITS = 300  # A sum that loses more bits is zero, or too inexact.
 _MOST_BITS = 1 << 14  # Limit for exact numbers; a larger one becomes inexact.
 _MOST_MAGNITUDE = 1 << 20  # Binary logarithm of any value.
 _MOST_ARGUMENT = 64  # Binary logarithm of a function's argument.
-# Symbols are hashes below 5 over these: points near 0 and away from it.
+# Denominators of the values of symbols: 997 gives values up to about 5, 83 up
+# to about 60.
 _DENOMINATORS = (997, 997, 83, 83)
 _TRIGONOMETRIC = frozenset('sin cos tan sec csc cot'.split())
 _SPELLED = {'ln': 'log', 'abs': 'fabs', 'lg': 'log10'}
@@ -78,7 +79,7 @@ def leads_to(working: Tree, value: Tree) -> bool:
   try:
     with _lock:
       return _leads_to(working, value)
-  except ArithmeticError:  # An OverflowError is one.
+  except ArithmeticError:  # This includes OverflowError.
     return False
 
 
@@ -170,9 +171,9 @@ def _same(a: Tree, b: Tree) -> bool:
 
 
 def _is_finished(reference: Tree, answer: Tree) -> bool:
-  r"""Return whether an equal answer is as much of a value as the reference.
+  r"""Return whether an equal answer is evaluated as far as the reference.
 
-  Otherwise repeating the question would be right: \cos 150^\circ for
+  Without this check, repeating the question would be right: \cos 150^\circ for
   -\sqrt3/2, or (2+3, 1) for (5, 1).
   """
   if _is_open(reference):
@@ -280,7 +281,7 @@ def _real_set(tree: Tree) -> real_sets.Cuts | None:
   """Return a set of real numbers; None if the tree is something else.
 
   A part that adds nothing to a union, or removes nothing from an intersection,
-  would be a second answer: a tree with such a part is something else.
+  could be a second answer; for a tree with such a part, the result is None.
   """
   kind, *parts = tree
   if tree == _REALS:

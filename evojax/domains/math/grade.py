@@ -11,9 +11,9 @@ The rules of `compare`, whose docstring has two more:
   - An expression (2\\sqrt{3}, (x+1)^2) is compared as a function of its
     symbols, whose case matters; tuples, sets, intervals, matrices and relations
     are compared part by part, see `equality`. If the reference is a constant
-    such as \\sqrt{3}/2 or (1, 2), \\sin 60^\\circ and (2-1, 2) calculate one.
-    Inequalities are not solved, and sums and products of matrices are not
-    computed.
+    such as \\sqrt{3}/2 or (1, 2), answers such as \\sin 60^\\circ and (2-1, 2)
+    are calculations, not values. Inequalities are not solved, and sums and
+    products of matrices are not computed.
   - Anything else is compared as a normalised string. A comma in a reference
     separates values or thousands; an answer may have a decimal comma.
   - Only one value is accepted. Units are not inferred: 5 cm is neither 5 nor

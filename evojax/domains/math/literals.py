@@ -56,7 +56,8 @@ _LATEX = (
     (re.compile(r'\\div(?![a-zA-Z])'), '/'),
     (re.compile(r'\\approx(?![a-zA-Z])'), '≈'),
     (re.compile(':='), '='),
-    # Thousands; before another number of digits, a comma in braces is a point.
+    # Thousands; a comma in braces before more or fewer than three digits is a
+    # decimal point.
     (
         re.compile(
             r'(?<![\w.,}])([1-9][0-9]{0,2})'

@@ -4,10 +4,10 @@
   aside    the same, after an irrelevant sentence.
   swapped  operands change places, or an unknown gets another letter.
 
-The right answer is computed again. Most perturbed problems have another answer
-than before: a policy that found the old one elsewhere than in the question does
-not solve them. Questions are such that the generator could have written them,
-apart from the aside.
+The right answer is computed again. For most perturbed problems it differs from
+the old one, so that a policy that does not derive it from the question does not
+solve them. Apart from the aside, the generator could have written every changed
+question.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -182,7 +182,7 @@ def _equal(value: decimal.Decimal, answer: str) -> bool:
 def _list(
     pattern: re.Pattern[str], separator: str
 ) -> Callable[[records.Problem], _Changed | None]:
-  """Return a function that changes an order which the answer ignores."""
+  """Return a function that changes an order on which no answer depends."""
 
   def swap(problem: records.Problem) -> _Changed | None:
     match = pattern.fullmatch(problem.question)

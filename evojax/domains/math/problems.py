@@ -1,4 +1,4 @@
-"""The generated math problems for a config to choose from."""
+"""The generated math problems that a config can choose from."""
 
 import collections
 from collections.abc import Mapping

@@ -39,7 +39,7 @@ COLUMNS = (
 MAX_LETTERS = 400
 _MAX_CODE = 10_000
 _LIMITS = dict(wall_seconds=9.0, cpu_seconds=2.0, memory_bytes=256 << 20)
-_ATTEMPTS = 3  # Runs of a program that was late because of other processes.
+_ATTEMPTS = 3  # Runs of a program that timed out on a busy machine.
 
 
 class BoxError(RuntimeError):

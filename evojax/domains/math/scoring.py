@@ -30,11 +30,11 @@ MAX_ANSWER_CHARS = 20_000  # The longest references have 9,000.
 _LIMITS = limits_lib.Limits(
     wall_seconds=10.0, cpu_seconds=2.0, output_bytes=1 << 10
 )
-_ATTEMPTS = 3  # Attempts for an answer that is late on a busy machine.
+_ATTEMPTS = 3  # Attempts for an answer that times out on a busy machine.
 
 
 class Score(NamedTuple):
-  """The judgement of one answer."""
+  """The result for one answer."""
 
   status: str  # Key of grade.GRADE_STATUS.
   score: float = 0.0  # 0..1; 1 is right.
@@ -58,7 +58,7 @@ def grade_many(
     answer_format: One of grade.ANSWER_FORMATS.
 
   Raises:
-    probe.WeakSandboxError: If this machine cannot hold untrusted code.
+    probe.WeakSandboxError: If this machine cannot contain untrusted code.
   """
   texts = [c.text[-grade.MAX_TEXT_CHARS :] for c in completions]
   found = [grade.extract(text, answer_format) for text in texts]

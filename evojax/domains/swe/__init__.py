@@ -14,7 +14,7 @@ An episode has several turns, each a tool call; `evidence` has its columns, and
   checkout; `container`: a template to run their tests in; `others`: the tasks
   that a config names;
 * `tools`: what an agent can do in a tree, in the box; `workspaces` lends boxes;
-* `grade`: the judgement of a final tree, in a fresh one.
+* `grade`: the grade of a final tree, determined in a fresh tree.
 
 `inside` and `inside_pytest` run in the box, `values` encodes their results;
 `trees` distinguishes tests from source.

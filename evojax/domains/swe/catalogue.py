@@ -65,7 +65,8 @@ class Entry:
 
   @property
   def demonstrated(self) -> bool:
-    """True if demonstrations show the repair, and nothing trains on it.
+    """True if demonstrations show the repair, so that GRPO does not train on
+    it.
 
     This holds for half of the bugs of train. Once a key has _OF_A_KEY bugs, the
     catalogue only takes further ones that are demonstrated.

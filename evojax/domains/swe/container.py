@@ -1,7 +1,7 @@
-"""Tests of a task in a user's container, for what the box cannot run.
+"""Tests of a task in a user's container, if the box cannot run them.
 
 Some repositories need more than Python and pytest. A user who has container
-images of them says how to enter one; nothing here depends on Docker.
+images for them gives the command that runs one; nothing here depends on Docker.
 """
 
 import contextlib

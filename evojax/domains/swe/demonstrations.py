@@ -138,7 +138,8 @@ def demonstrate(
       message | {'content': issue} if message['role'] == 'user' else message
       for message in problem.messages
   )
-  # A reader of the files can find the wrong line.
+  # The tool replies show the wrong line, so that a reader of the files can find
+  # it.
   return records.Demonstration(
       messages,
       settings.written(calls[-1]),

@@ -124,7 +124,7 @@ class SweDomain(base.Domain):
     return Source(self, split, seed, shown=False)
 
   def demonstrated(self, seed: int) -> records.ProblemSource:
-    """Return the demonstrated half of train, whose problems are separate."""
+    """Return the half of train that demonstrations show; `source` omits it."""
     return Source(self, 'train', seed, shown=True)
 
   def task(self, problem_id: str) -> tasks.Task:
@@ -280,7 +280,7 @@ class Source:
 
   def _problem(self, identity: str) -> records.Problem:
     domain, task = self._domain, self._domain.task(identity)
-    # Tests of others may print lone surrogates, which no prompt can hold.
+    # Third-party tests may print lone surrogates, which no prompt can hold.
     issue = task.issue.encode(errors='replace').decode()
     messages = [{'role': 'user', 'content': issue}]
     if domain.system_prompt:
@@ -382,7 +382,7 @@ def make(
       verdicts can be forged, and a policy may learn to do so.
 
   Raises:
-    ValueError: If an argument is impossible, or a file is broken.
+    ValueError: If an argument is invalid, or a file is broken.
   """
   # With a single turn, no tool reply would be read.
   for field, value, least in (('max_turns', max_turns, 2), ('slots', slots, 1)):

@@ -21,7 +21,7 @@ _LIMITS = {'length': 'tokens', 'turns': 'turns', 'seconds': 'seconds'}
 _LOOKS = ('grep', 'read')
 MASK_BITS = 31  # Bits of an int32 that is not negative.
 _watched = functools.partial(schema.Column, readers=('diagnostic', 'report'))
-# A blind run could derive these from actions and arguments.
+# Hidden from blind runs, which can derive these from actions and arguments.
 _derived = functools.partial(schema.Column, blind=False, behaviour=True)
 _shown = functools.partial(schema.Column, behaviour=True)
 

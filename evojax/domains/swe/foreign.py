@@ -1,7 +1,8 @@
 """Tasks from third-party repositories: source distributions and JSON lines.
 
-Their tests are run by pytest beside the code that they test, so that a verdict
-can be forged: `trust` is 'in_process', and such tasks are not for training.
+Pytest runs their tests in the same process as the code that they test, so that
+this code can forge a verdict: `trust` is 'in_process', and by default no policy
+is trained on such tasks.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -64,6 +65,7 @@ def from_sdist(
   Raises:
     ValueError: If the archive is refused, or none of its tests passes in the
       box, which has pytest and NumPy but no other package.
+    RuntimeError: If the tests of the candidates do not run to their end.
   """
   name, tree = sdist.read(path, sha256)
   sources = [p for p in tree if p.endswith('.py') and trees.is_source(p)]
@@ -89,7 +91,7 @@ def from_sdist(
           f'{name}: its tests end with {result.status}: {result.message}'
       )
     before = suite_lib.read(result.stdout)
-    # A bug may make tests slower; it is left out if it makes them endless.
+    # A bug may make tests slower; it is left out if they exceed this limit.
     seconds = 2.0 + 2 * result.cpu_seconds
     passing = sorted(n for n, said in before.items() if said == 'passed')
     if not passing:

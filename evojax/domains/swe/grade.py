@@ -37,7 +37,7 @@ GRADE_STATUS = {
 }
 _SECONDS = 5.0  # CPU time of all tests as data, and of a single one.
 _TEST_SECONDS = 0.5
-_ATTEMPTS = 3  # Runs of tests that were late because of other processes.
+_ATTEMPTS = 3  # Runs of tests that timed out on a busy machine.
 _PYTEST_SECONDS = 300.0  # CPU time of third-party tests.
 _OUTPUT_BYTES = 16 << 20
 _LONGEST = 1 << 20  # Maximum bytes of a changed file.
@@ -51,12 +51,12 @@ _SHADOWS = frozenset(sys.stdlib_module_names) | {
 class Report:
   """The grade of a final tree, with its details."""
 
-  outcome: bool  # Whether all tests pass: those that failed, and the others.
+  outcome: bool  # Whether all tests pass, also those that passed before.
   f2p_passed: float  # Passing share of the tests that failed at first, 0..1.
   p2p_passed: float  # The same of those that passed; 1 if there are none.
   status: str  # Key of GRADE_STATUS.
   edited: tuple[str, ...]  # Paths of source files that differ from the task's.
-  tests_touched: int  # Number of tests, test configurations and links that do.
+  tests_touched: int  # Number of other files that differ, see `changes`.
   trust: str = tasks.OUTSIDE
   tier: str = ''
   seconds: float = 0.0
@@ -90,7 +90,7 @@ class Changes:
   """The changes of an agent that matter for a grade."""
 
   edits: Mapping[str, bytes | None]  # Source files; None for a deleted one.
-  touched: int  # Number of tests, configurations and links that differ.
+  touched: int  # Number of other files that differ, see `changes`.
   readable: bool = True  # False if the tree is unreadable or too large.
 
   def to_json(self) -> dict[str, Any]:
@@ -126,7 +126,8 @@ def grade_changes(
     task: The task that the agent was given.
     changed: The agent's changes.
     box: A workspace with an entry of `inside`, or of `inside_pytest` if the
-      task's trust is 'in_process'. It is cleared first, so not the agent's.
+      task's trust is 'in_process'. It is cleared first, so it must not be the
+      agent's.
     container: Runs third-party tests that the box cannot run.
   """
   start = time.monotonic()
@@ -239,8 +240,8 @@ def _by_pytest(
 def _with_cut(found: Mapping[str, bool]) -> dict[str, bool]:
   """Return outcomes of tests, also under names that end at the first blank.
 
-  The lists of SWE-bench were read from lines of words: its 'test_a[x' is
-  test_a[x y], and test_a[x z] too.
+  SWE-bench cut the names in its lists at the first blank: its 'test_a[x' stands
+  for test_a[x y] as well as for test_a[x z].
   """
   cut: dict[str, bool] = {}
   for name, passed in found.items():

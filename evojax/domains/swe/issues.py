@@ -1,4 +1,5 @@
-"""The text of an issue: the symptom that a user sees, but not its place."""
+"""The text of an issue: the symptom that a user sees, not the bug's
+location."""
 
 import ast
 import hashlib
@@ -67,7 +68,7 @@ def write(check: suite.Check, found: Any, seed: str) -> str:
 
 
 def plain(text: str, check: suite.Check) -> str:
-  """Return source without names of modules, which would reveal the place."""
+  """Return source without module names, which would reveal the location."""
   tree = _Unqualified(check.modules).visit(python_source.parse(text))
   return ast.unparse(ast.fix_missing_locations(tree))
 

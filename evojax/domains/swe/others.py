@@ -1,11 +1,12 @@
 """Third-party tasks that a run's config names: archives and JSON lines.
 
-Their verdicts come from a pytest beside the agent's code, which can be forged.
-By default they are therefore used as sealed problems, on which nothing is
-trained or decided, while train and dev come from the shipped packages. Bugs of
-archives are added to the sealed problems of the shipped packages, with a row of
-their own in tables; JSON lines replace the shipped sealed problems. With
-`trust_in_process`, third-party tasks replace all shipped problems.
+Their verdicts come from a pytest in the same process as the agent's code, which
+can forge them. By default they are therefore used as sealed problems, on which
+nothing is trained or decided, while train and dev come from the shipped
+packages. Bugs of archives are added to the sealed problems of the shipped
+packages, with a row of their own in tables; JSON lines replace the shipped
+sealed problems. With `trust_in_process`, third-party tasks replace all shipped
+problems.
 """
 
 from collections.abc import Mapping, Sequence
@@ -72,7 +73,7 @@ def read(
     trust_in_process: See `domain.make`.
 
   Raises:
-    ValueError: If an argument is impossible, a file is broken, or none of the
+    ValueError: If an argument is invalid, a file is broken, or none of the
       tests of an archive runs here.
   """
   if not jsonl and not sdists:

@@ -51,8 +51,8 @@ def read_tar(data: bytes, name: str) -> dict[str, bytes]:
     name: Name of the archive in messages.
 
   Raises:
-    ValueError: If it is not a tar archive, is too large, or has a file twice or
-      outside.
+    ValueError: If it is not a tar archive, is too large, has a file twice, or
+      has a path that leads out of it.
   """
   found, size = {}, 0
   try:

@@ -13,7 +13,8 @@ from evojax.domains.swe import suite as suite_lib
 from evojax.domains.swe import trees
 
 # Origin of a verdict: values compared outside the agent's process, or the
-# output of a pytest beside the agent's code, which can be forged.
+# output of a pytest in the same process as the agent's code, which can forge
+# it.
 OUTSIDE, IN_PROCESS = 'outside', 'in_process'
 
 

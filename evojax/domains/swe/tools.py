@@ -79,7 +79,7 @@ _GIT = {
     'diff': ['diff'],
 }
 _HEAD = re.compile(r'^diff --git ', re.MULTILINE)  # Each file of a patch.
-_LOOK_SECONDS = 10.0  # For tools that only look; grep may get a slow pattern.
+_LOOK_SECONDS = 10.0  # For all but `test`; grep may get a slow pattern.
 
 
 @dataclasses.dataclass(frozen=True)

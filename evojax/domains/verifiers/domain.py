@@ -53,8 +53,8 @@ class VerifiersDomain(base.Domain):
       data: Split -> problems, disjoint by problem_id.
       limits: Limits of an episode.
       scale: Scale of the rewards.
-      seconds: Time limit of the setup of an episode, of each reply and of the
-        scores.
+      seconds: Time limit of an episode's setup, of each reply and of its
+        scoring.
     """
     self.limits, self._seconds = limits, seconds
     self._name, self._env, self._data, self._scale = (
@@ -113,7 +113,8 @@ class VerifiersDomain(base.Domain):
   ) -> records.Grade:
     """Grade an episode by the rubric's results at its end.
 
-    An episode that was not played, such as a completion, is played first.
+    An episode without results of the environment, such as a synthetic
+    completion, is replayed first.
 
     Raises:
       GraderError: If the reward is out of range.
@@ -193,7 +194,7 @@ def make(
 
   Raises:
     ValueError: If the library or the environment cannot be loaded or driven, or
-      has no data; or if an argument is impossible.
+      has no data; or if an argument is invalid.
   """
   scale = graders.Scale.read(range, threshold)
   for name, value, least in (

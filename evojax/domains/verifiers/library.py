@@ -32,7 +32,7 @@ class LateError(RuntimeError):
 
 
 class HeldUpError(RuntimeError):
-  """Some code in the event loop does not await; the loop was given up."""
+  """Some code blocks the event loop, which was therefore abandoned."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Loop:
 
     Raises:
       LateError: If it takes longer; it is then cancelled.
-      HeldUpError: If the loop does not get to it, because code blocks the loop.
+      HeldUpError: If the loop never runs it, because some code blocks the loop.
     """
     loop = self._running()
     future = asyncio.run_coroutine_threadsafe(coroutine, loop)
@@ -191,7 +191,8 @@ def _own_signals() -> Iterator[None]:
 
 
 def _check(library: Any, name: str, made: Any) -> None:
-  """Refuse objects that are not environments or cannot be driven by turns."""
+  """Refuse objects that are not environments or cannot be driven turn by
+  turn."""
   if not isinstance(made, library.MultiTurnEnv):
     raise LibraryError(
         f'{_FIELD}={name!r} is a {type(made).__name__}, which plays its'
@@ -220,7 +221,7 @@ def _noted(
 
   Args:
     function: A reward function or a tool's call; a coroutine function or not.
-    judges: Whether any error of it is to be blamed on a service.
+    judges: Whether every error of it counts as the failure of a service.
     number: Whether it must return a number.
   """
 

@@ -40,7 +40,7 @@ class World:
       env: The environment from `library.load`.
       loop: The event loop that runs it.
       problem: A problem of the domain, with its row of the data set.
-      seconds: Time limit of the setup, of each reply and of the scores.
+      seconds: Time limit of the setup, of each reply and of the scoring.
       codes: Code of each tool in the evidence column `actions`, and of 'none';
         empty without tools.
 

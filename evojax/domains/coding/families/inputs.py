@@ -50,7 +50,8 @@ def _numbers_near(
 def _letters(
     parameters: Parameters, rng: random.Random, others: str, share: float = 0.5
 ) -> Callable[[], str]:
-  """Return a function that draws letters, a share of them the parameters."""
+  """Return a function that draws letters, a share of them from the
+  parameters."""
   texts = map(str, parameters.values())
   named = [text for text in texts if len(text) == 1 and text.isalpha()]
   return lambda: rng.choice(named if named and rng.random() < share else others)
