@@ -342,7 +342,7 @@ test.grades(test.make('hostile', workers=2), 'sleep', 'regex')
         [sys.executable, '-c', script], stderr=subprocess.DEVNULL
     )
     self.addCleanup(child.kill)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     # Two workers of each pool; those of the second pool are busy with calls.
     while len(children := _children(child.pid)) < 4:
       self.assertLess(time.monotonic(), deadline)
