@@ -298,7 +298,7 @@ def _warn_of_servers(
 def dump(
     cfg: decoder.DecoderConfig, dtype: str, token_ids: Mapping[str, Any]
 ) -> dict[str, Any]:
-  """Return config.json with the keys of transformers 4, 5 and servers.
+  """Return config.json with the keys that transformers 4 and 5 and servers use.
 
   Args:
     cfg: Shape of the decoder.

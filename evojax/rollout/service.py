@@ -1,9 +1,9 @@
-"""The interface of a sampler for servers, which takes jobs while others run.
+"""The interface of a sampler for servers, which accepts jobs while others run.
 
 A `Service` owns decode slots and a thread that schedules them. Any thread may
-submit jobs and gets their tokens as they are sampled. The weights can be
-exchanged between two decode steps, and every token is reported with the version
-of the weights that sampled it.
+submit jobs and receives their tokens as they are sampled. The weights can be
+replaced between two decode steps; every token is reported with the version of
+the weights that sampled it.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ class QueueFullError(Exception):
 
 
 class ServiceFailedError(RuntimeError):
-  """The service samples no more: it is closed, or its thread died."""
+  """The service no longer samples: it is closed, or its thread died."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,7 +168,7 @@ class Service(Protocol):
   ) -> int:
     """Load a Hugging Face directory of the same shape; return when it is done.
 
-    No token is sampled while the weights are exchanged; running jobs continue
+    No token is sampled while the weights are replaced; running jobs continue
     with the new weights.
 
     Args:

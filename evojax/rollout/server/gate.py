@@ -1,4 +1,4 @@
-"""Middleware that decides which requests, and how many, are let in."""
+"""Middleware that decides which requests are accepted, and how many."""
 
 from collections.abc import Iterable
 import contextlib
@@ -124,10 +124,10 @@ class Gate:
     raise errors.ApiError(401, f'{path[:_SHOWN]} needs the {which}: Bearer KEY')
 
   def _is_ours(self, host: str) -> bool:
-    """Return whether a Host is a name of this server that cannot be forged.
+    """Return whether a Host header names this server.
 
-    A page can give its own name any address, but cannot be an address itself,
-    so addresses are accepted.
+    A web page can point its own host name at any address (DNS rebinding), but
+    the Host header then holds this name. Bare addresses are therefore accepted.
     """
     found = re.fullmatch(r'(\[[^]]*\]|[^:]*)(:\d*)?', host)
     if not host:  # Some HTTP/1.0 clients; every browser sends one.
