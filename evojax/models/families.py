@@ -28,7 +28,7 @@ def _upper(raw: _Raw, layers: int) -> tuple[bool, ...]:
 
 
 def _most(raw: _Raw, layers: int) -> tuple[bool, ...]:
-  """Return which do: all but each `sliding_window_pattern`-th layer."""
+  """Return which have it: all but every `sliding_window_pattern`-th layer."""
   every = raw.get('sliding_window_pattern', 6)
   return tuple((i + 1) % every != 0 for i in range(layers))
 

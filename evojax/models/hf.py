@@ -309,7 +309,7 @@ def save(
           )
     uploaded = {}
     with _agreed(path):
-      # The transfers of layer numbers to the device are implicit.
+      # Layer numbers are copied to the device implicitly.
       with jax.transfer_guard('allow'), tensor_files.Writer(tmp, mine) as out:
         _write_tensors(cfg, params, dtype, out)
       if out.error:

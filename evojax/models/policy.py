@@ -81,9 +81,10 @@ def padded(
 ) -> decoder.DecoderConfig:
   """Return the shape with a vocabulary that the mesh splits evenly.
 
-  If one of the sizes is -1, the mesh uses all available devices. Their number is
-  not known yet, and the shape must not depend on it, so that a run can continue
-  on other devices. The vocabulary then gets a multiple of _UNKNOWN rows.
+  If one of the sizes is -1, the mesh uses all available devices. Their number
+  is not known yet, and the shape must not depend on it, so that a run can
+  continue on other devices. The vocabulary then gets a multiple of _UNKNOWN
+  rows.
   """
   rows = math.prod(size for size in (fsdp, tensor) if size > 0)
   if -1 in (fsdp, tensor):

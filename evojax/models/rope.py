@@ -109,7 +109,7 @@ class Yarn:
 
   @property
   def attn_factor(self) -> float:
-    """The factor that SGLang and vLLM read; it multiplies their `attention`.
+    """The field of SGLang and vLLM; it multiplies the default `attention`.
 
     They read neither `attention_factor` nor, for this type, `mscale`;
     transformers does not read `attn_factor`. A file with both fields has the

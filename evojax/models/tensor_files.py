@@ -24,7 +24,7 @@ DTYPES = {'float32': np.float32, 'bfloat16': ml_dtypes.bfloat16}
 _NAMES = {'float32': 'F32', 'bfloat16': 'BF16'}
 _PIECE_BYTES = 4 * 2**20  # Size of the pieces that a thread writes.
 _THREADS = 8
-_HELD = 2  # Most calls of `put` whose tensors may be still unwritten.
+_HELD = 2  # Maximum number of calls of `put` with tensors still to be written.
 # A process gets a file of its own only for a share of at least this size.
 _LEAST_BYTES = 64 * 2**20
 
