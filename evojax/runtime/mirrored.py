@@ -17,9 +17,9 @@ from evojax.runtime import stored_names as stored
 from evojax.runtime import stored_rows
 
 _SOON_SECONDS = 30.0
-# Settled folders are scanned once in this many uploads, or in as many uploads as
-# there are settled folders if that is more, so on average at most one of them
-# is scanned per upload.
+# Settled folders are scanned once in this many uploads, or in as many uploads
+# as there are settled folders if that is more. On average, an upload scans at
+# most one of them.
 _LEAST_UPLOADS = 16
 # Time in which a process that is being stopped saves and ends.
 _RETURN_SECONDS = 60.0

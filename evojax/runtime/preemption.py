@@ -132,7 +132,7 @@ def _receive(pipe: int) -> None:
 
 
 class _Asked(list[int]):
-  """Signals that have arrived; it knows whether the main thread polled it."""
+  """Signals that have arrived; a truth test in the main thread is a poll."""
 
   def __bool__(self) -> bool:
     if not len(self):
@@ -196,7 +196,7 @@ def _say(text: str) -> None:
 
 
 def leave_at_once() -> None:
-  """Let `leave` end this process, because exit handlers of a library may hang."""
+  """Let `leave` end this process: exit handlers of a library may hang."""
   _Program.at_once = True
 
 

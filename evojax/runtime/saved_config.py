@@ -56,7 +56,7 @@ def argument(workdir: str, mode: str | None = None) -> str | None:
 def get_config(workdir: str) -> ml_collections.ConfigDict:
   """Return the locked config of a run.
 
-  Fields that are newer than the run get values that do not change its behavior.
+  Fields that are newer than the run get the values that preserve what it did.
 
   Args:
     workdir: The workdir of a run, on this machine or in an object store.
