@@ -1,4 +1,4 @@
-"""The config of a run: its fields, each declared once, and what they may hold.
+"""The config of a run: every field, declared once, with its allowed values.
 
 FIELDS declares name, default, meaning, bounds and choices of every field, and
 for some fields how a harness may change them. `base` makes the default config,

@@ -375,7 +375,7 @@ def parse_flags(argv: list[str]) -> list[str]:
 
   config_flags alone would answer an unknown field or variant with a traceback.
   """
-  # --mesh_auto is a flag, not a config field: a run keeps its config.
+  # A run keeps its config, so --config.mesh.auto becomes a flag.
   argv[:] = ['--mesh_auto' if re.fullmatch(_MESH_AUTO, a) else a for a in argv]
   argv[:] = _config_first(argv)  # config_flags reads sys.argv itself.
   try:

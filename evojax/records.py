@@ -127,7 +127,7 @@ EPISODE_ENDS = (*FINISH_REASONS, 'turns', 'seconds')
 
 @dataclasses.dataclass(frozen=True)
 class Turn:
-  """One action of the policy, and what the environment answered.
+  """One action of the policy, and the environment's reply.
 
   Its tokens are contiguous in `Episode.tokens`, after those of the turn before:
   first the sampled ones, then the observation.

@@ -60,8 +60,8 @@ class Column:
   readers: tuple[str, ...] | None = None
   # If False, only reports see the column in a run from a seed_blind.
   blind: bool = True
-  # Whether it describes what a completion does, and not how good it is; always
-  # true in the stage sample. `evolve.search` compares completions by these.
+  # Whether it describes what a completion does, and not how good it is. Columns
+  # of stage sample always do. `evolve.search` compares completions by these.
   behaviour: bool = False
 
   @property

@@ -10,9 +10,9 @@ token and a cache (`decode`). The layer takes this source as a function,
   lm_head [V, D].
 
 Layers of one decoder differ only in their `layer.Kind`: the window, which is
-the number of latest tokens that a token sees, and the rotation of queries and
-keys by positions. A window is only a mask: the cache of such a layer still
-holds all positions.
+the number of most recent tokens that a token attends to, and the rotation of
+queries and keys by their positions. A window is only a mask: the cache of such
+a layer still holds all positions.
 """
 
 import functools

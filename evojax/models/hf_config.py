@@ -147,7 +147,7 @@ def _check_supported(
     rope: Mapping[str, Any],
     local: Mapping[str, Any],
 ) -> None:
-  """Raise ModelDirectoryError for what the decoder does not compute."""
+  """Raise ModelDirectoryError if the decoder does not support the model."""
   name = raw.get('model_type')
   family = families.FAMILIES.get(name, families.FAMILIES['llama'])
   types = (families.FULL, families.SLIDING)[: 1 + (family.windows is not None)]

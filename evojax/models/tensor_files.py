@@ -122,7 +122,7 @@ class Writer:
   """
 
   def __init__(self, folder: pathlib.Path, files: Sequence[File]):
-    """Write nothing yet.
+    """Store the arguments; entering the context opens the files.
 
     Args:
       folder: Directory of the files.

@@ -21,7 +21,7 @@ _CHECKED = 1024  # Texts for which it is cached whether they become special.
 
 
 class TokenizerError(ValueError):
-  """A tokenizer is missing, broken, or unable to do what was asked."""
+  """A tokenizer is missing or broken, or cannot do what was requested."""
 
 
 def template_options(model: Mapping[str, Any]) -> dict[str, Any]:
@@ -294,7 +294,7 @@ class Tokenizer:
     return template
 
   def _check_options(self) -> None:
-    """Refuse options that the template never reads, since most are misspelt.
+    """Refuse options that the template never reads; most are misspelt.
 
     Raises:
       TokenizerError: If there are any; names the options that it does read.
@@ -359,7 +359,7 @@ class Tokenizer:
     return not set(self._special.values()).isdisjoint(self._ids(text))
 
   def _ids(self, text: str) -> list[int]:
-    """Return the token ids of trusted text, in which special tokens count."""
+    """Return the token ids of trusted text, which may have special tokens."""
     with self._lock:
       return self._backend.encode(
           text, add_special_tokens=False, split_special_tokens=False

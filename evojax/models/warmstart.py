@@ -391,7 +391,7 @@ def _check_shape(path: pathlib.Path, model: decoder.DecoderConfig) -> None:
   """Check that a policy has the shape that the settings describe.
 
   Raises:
-    ValueError: If it has not.
+    ValueError: If it does not.
   """
   found = hf.check_directory(path)
   for name in _SIZES:

@@ -29,7 +29,7 @@ class Job:
 
   rid: str  # Unique among all jobs that have not ended.
   prompt_tokens: tuple[int, ...]
-  params: records.SamplingParams  # With max_tokens=0 the prompt is only read.
+  params: records.SamplingParams  # max_tokens=0: the prompt is only prefilled.
   seed: int  # uint32; equal keys, prompts and weights give equal samples.
   problem: int = 0  # uint32, part of the random key.
   sample: int = 0  # uint32, part of the random key.
@@ -61,7 +61,7 @@ class Finish:
 class Chunk:
   """The tokens of a job since its previous chunk; the last chunk has `finish`.
 
-  Tokens are never taken back. A stop token is in the chunk that reports the
+  Tokens are never retracted. A stop token is in the chunk that reports the
   stop.
   """
 

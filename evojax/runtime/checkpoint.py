@@ -317,11 +317,11 @@ class Checkpointer:
   def estimate(self, state: PyTree) -> tuple[int, float]:
     """Return the bytes of a state, and the seconds until a save is durable.
 
-    The processes write their parts at the same time, each at the speed of the
-    last save; in a process that has saved nothing yet, at that which the
-    restored checkpoint names, or else at 100 MB/s. The rest of a save in
-    progress is included. Only the result in process 0 counts, since the others
-    do not measure the whole save.
+    The processes write their parts in parallel, each at the speed of the last
+    save; before the first save of this start, at the speed recorded in the
+    restored checkpoint, or else at 100 MB/s. The remaining time of a save in
+    progress is included. Only the result in process 0 is valid, since the
+    others do not measure the whole save.
     """
     flat = _flatten(state)
     size = sum(x.nbytes for x in flat.values())

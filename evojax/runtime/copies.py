@@ -17,7 +17,7 @@ from evojax.runtime import sharding
 
 
 def writes(path: str | os.PathLike[str]) -> bool:
-  """Return True if this process writes files whose content all processes know.
+  """Return True if this process writes data that is equal in all processes.
 
   Process 0 does; the others do if they have copies of the directory.
   """

@@ -24,7 +24,7 @@ from evojax.runtime import stored_names as stored
 
 # Up to this many entries, segments are never merged into a new base.
 _LEAST_ENTRIES = 256
-_READS = 5  # Attempts to read a list that a writer compacts meanwhile.
+_READS = 5  # Attempts to read a list that a writer is compacting.
 
 
 class Listing:

@@ -84,7 +84,7 @@ class Runs:
       self.refresh('')
       runs = ()
     for name in runs:
-      if not stored.is_below(name, runs):  # No arm that a run has lent.
+      if not stored.is_below(name, runs):  # Skip arms that a run has lent.
         self.refresh(name)
 
   def refresh(self, name: str) -> None:

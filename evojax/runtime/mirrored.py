@@ -73,7 +73,7 @@ class Mirror:
 
     Args:
       wanted: Takes a file's name; returns True if the file is needed. Default:
-        that of the last call, at first all files.
+        the function of the last call; in the first call, all files are needed.
 
     Raises:
       storage.StorageError: If the store does not answer, the disk is full, or

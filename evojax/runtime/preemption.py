@@ -282,7 +282,7 @@ def until_asked(work: Callable[[], Any]) -> Any:
     finally:
       _Program.leavable = False
   except BaseException:
-    if not _Program.left:  # Otherwise it may be any error that followed.
+    if not _Program.left:  # If True, this error is a result of the signal.
       raise
   if _Program.left:
     raise Interrupted

@@ -180,8 +180,8 @@ class Progress(contextlib.AbstractContextManager):
       name: Name of the stage.
       arm: Number of arms of the stage before this one.
       arms: New number of arms, if it has become known only now.
-      whose: Shown in place of the last word of the name: whose arm it is, in a
-        stage with arms of several harnesses.
+      whose: Owner of the arm, in a stage with arms of several harnesses; shown
+        in place of the last word of the name.
     """
     index = [stage.name for stage in self._stages].index(name)
     if arms is not None:

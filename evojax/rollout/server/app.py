@@ -225,7 +225,7 @@ class App:
       prepare: Callable[..., Awaitable[native.Generation]],
       request: requests.Request,
   ) -> _Response:
-    """Sample as a request asks whose body has the given pydantic model."""
+    """Parse a request by its model, sample, and return the answer."""
     asked = await self._read(request, model)
     ready = await prepare(self.host, asked)
     caller = request.scope['caller']
@@ -243,7 +243,7 @@ class App:
       work: Callable[[host_lib.Host, protocol.M], Awaitable[Any]],
       request: requests.Request,
   ) -> _Response:
-    """Let the host do what a body of the given pydantic model asks for."""
+    """Parse a request by its model, do the host's work, return the answer."""
     return _json(await work(self.host, await self._read(request, model)))
 
   async def _abort(self, request: requests.Request) -> _Response:

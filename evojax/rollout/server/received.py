@@ -22,7 +22,7 @@ class ReceivedWeights:
   """
 
   def __init__(self, most_bytes: int):
-    """Hold nothing yet, and never more than `most_bytes` of tensors."""
+    """Start without tensors; accept at most `most_bytes` of them."""
     self.version: str | None = None  # As the trainer names it.
     self._most_bytes = most_bytes
     self._tensors: dict[str, torch_pickle.Tensor] = {}
