@@ -457,7 +457,7 @@ class Pool:
 
 
 def _why(path: pathlib.Path) -> str:
-  """Return the last error of a log, whose lines are wrapped; or its end."""
+  """Return the last error in a log, unwrapped, or else its last line."""
   text = path.read_text(errors='replace') if path.exists() else ''
   lines = [line.strip() for line in text.splitlines() if line.strip()]
   if not lines:

@@ -7,7 +7,7 @@ A run reads and writes the files of the copy. `publish` uploads new files to the
 store, under the same names, whenever a checkpoint is complete and whenever the
 ledger has a new row. While other processes of this machine write to the copy,
 such as the workers of arms, `publish_soon` uploads from time to time. The store
-then holds:
+holds:
 
     <url>/...                  the files of the workdir
     <url>/.files.json, .files/ the names of the valid files, see `listing`
