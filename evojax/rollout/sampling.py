@@ -44,7 +44,7 @@ class Limits:
 
 
 def _rows(dtype: type, neutral: int = 0, limit: str = '') -> Any:
-  """Declare a field that holds an array [B], or [B, limit] if one is named.
+  """Declare a field that holds an array [B], or [B, limit] with a limit.
 
   After JAX maps over the dataclass, the field may hold something else in place
   of the array: a shape, a sharding, or names of axes.
