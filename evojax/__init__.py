@@ -19,7 +19,7 @@ def run(config: Any, workdir: str, **options: Any) -> dict[str, Any]:
   With `config.evolve.rounds = 0` it trains a policy alone.
 
   Args:
-    config: From `configs.math.get_config()`, say, changed as needed.
+    config: A config, e.g. `configs.math.get_config()`, changed as needed.
     workdir: The run's directory, or a URL such as gs://bucket/run; the same
       call continues it.
     **options: Options of `evojax.evolve.loop.run`; without rounds, only

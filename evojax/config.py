@@ -1,4 +1,4 @@
-"""The config of a run: its fields, each declared once, and what they may hold.
+"""The config of a run: every field, declared once, with its allowed values.
 
 FIELDS declares name, default, meaning, bounds and choices of every field, and
 for some fields how a harness may change them. `base` makes the default config,
@@ -49,7 +49,7 @@ class Field:
   doc: str  # Meaning and unit.
   low: int | float = -math.inf  # Bounds of a number, both allowed.
   high: int | float = math.inf
-  choices: tuple[str, ...] = ()  # Allowed values; empty: any.
+  choices: tuple[str, ...] = ()  # Allowed values; empty: all.
   # The reason for the bounds, if it is not obvious, and the remedy.
   reason: str = ''
   # The usual range, both ends included; a diagnosis reports other values.

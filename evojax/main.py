@@ -14,7 +14,7 @@ from evojax.runtime import preemption
 if __name__ == '__main__':
   # Imports take seconds, during which Ctrl-C has to work, too.
   preemption.listen()
-  # Imports leave no garbage; looking for it would take a quarter of their time.
+  # Imports leave no garbage; collecting would take a quarter of their time.
   gc.disable()
 
 from collections.abc import Callable, Iterator
@@ -227,7 +227,7 @@ flags.DEFINE_integer(
     lower_bound=0,
 )
 # The other flags: name, default, meaning. A flag has the type of its default,
-# or is a text if that is None; numbers are not negative.
+# or is a string if that is None; numbers are not negative.
 # fmt: off
 _FLAGS = (
     ('workdir', None,
@@ -307,8 +307,8 @@ for _name, _default, _meaning in _FLAGS:
   _define = _DEFINE.get(type(_default), flags.DEFINE_string)
   _define(_name, _default, _meaning)
 
-# A user can correct these errors. Any other error is our bug and shows its
-# traceback.
+# Errors that a user can correct. Any other error is a bug of evojax and shows
+# its traceback.
 _USER_ERRORS = (
     ValueError,
     OSError,
@@ -375,7 +375,7 @@ def parse_flags(argv: list[str]) -> list[str]:
 
   config_flags alone would answer an unknown field or variant with a traceback.
   """
-  # A run keeps its config, so how its mesh is found is a flag and no field.
+  # A run keeps its config, so --config.mesh.auto becomes a flag.
   argv[:] = ['--mesh_auto' if re.fullmatch(_MESH_AUTO, a) else a for a in argv]
   argv[:] = _config_first(argv)  # config_flags reads sys.argv itself.
   try:
@@ -499,7 +499,7 @@ def _dispatch() -> int | None:
     preemption.follow(FLAGS.parent)
   if FLAGS.allow_weak_sandbox:
     probe.tier(allow_weak=True)
-  # These two write evidence of their own, apart from that of the run.
+  # These two write their own evidence, apart from that of the run.
   suffix = f'-{mode}' if mode in ('eval', 'aa') else ''
   if mode == 'sweep' and workdir is None:
     workdir = os.path.join('runs', pathlib.Path(FLAGS.sweep).stem)
@@ -548,7 +548,7 @@ def _stored(workdir: str | None) -> list[str]:
 
 
 def _check_stored(mode: str, stored: list[str]) -> None:
-  """Raise ValueError if what is asked for needs a directory of this machine."""
+  """Raise ValueError if the mode or a flag needs a local directory."""
   refused = ''
   if mode not in _STORED:
     refused = f'--mode={mode}; in a store work --mode={", ".join(_STORED)}'

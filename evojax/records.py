@@ -18,7 +18,7 @@ Message = Mapping[str, str]
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-  """One task. The answer never reaches a policy, a reward or a sandbox."""
+  """One task. No policy, reward or sandbox ever sees the answer."""
 
   problem_id: str  # 16 hex digits: hash of the normalised problem text.
   family: str  # Generator or data-set tag, e.g. 'chain_sum'.
@@ -44,9 +44,9 @@ class Demonstration:
   messages: tuple[Message, ...]  # The prompt, in chat format.
   completion: str  # The last turn.
   ends: bool = True  # False: cut at the row's end, without an EOS token.
-  # Turns before it: what the policy says, and what it is answered.
+  # Turns before it: the policy's text, and the reply to it.
   before: tuple[tuple[str, Message], ...] = ()
-  # True: the policy also learns to predict the answers that it will read.
+  # True: the policy also learns to predict these replies.
   foretells: bool = False
 
 
@@ -54,8 +54,8 @@ class Demonstration:
 class SamplingParams:
   """Sampling parameters of one request; the names follow SGLang's contract."""
 
-  # Sampled tokens, >= 1; 0 is for a service alone. Of an episode of several
-  # turns: all tokens after its prompt, observations included.
+  # Maximum number of sampled tokens, >= 1; 0 only in a service. For an episode
+  # of several turns: of all tokens after its prompt, observations included.
   max_tokens: int = 128
   temperature: float = 1.0  # 0 is greedy.
   top_p: float = 1.0  # (0, 1]; 1 is off.
@@ -63,15 +63,17 @@ class SamplingParams:
   min_p: float = 0.0  # [0, 1]; 0 is off.
   stop: tuple[str, ...] = ()  # Strings that end a completion.
   ignore_eos: bool = False
-  # Sampled tokens of one turn of an episode; 0: max_tokens. Only `episodes`
-  # reads it, which asks an engine for one turn at a time.
+  # Maximum number of sampled tokens per turn of an episode; 0: max_tokens. Only
+  # `episodes` reads it, which requests one turn at a time from an engine.
   turn_tokens: int = 0
   # The rest is for a service; training and evaluation do not set it.
-  min_tokens: int = 0  # No end of sequence before so many sampled tokens.
+  min_tokens: int = 0  # A sequence cannot end before this many sampled tokens.
   stop_token_ids: tuple[int, ...] = ()  # At most 8.
-  frequency_penalty: float = 0.0  # Per earlier sample of a token.
-  presence_penalty: float = 0.0  # Once, if a token was sampled before.
-  repetition_penalty: float = 1.0  # Divides a sampled token's positive logit.
+  # Subtracted from a token's logit for each earlier sample of the token.
+  frequency_penalty: float = 0.0
+  presence_penalty: float = 0.0  # The same, but once if there is any.
+  # Divides a sampled token's logit if that is positive, else multiplies it.
+  repetition_penalty: float = 1.0
   logit_bias: tuple[tuple[int, float], ...] = ()  # (token, bias), at most 64.
 
 
@@ -115,7 +117,7 @@ class RequestBatch:
   problems: Sequence[Problem]  # [P]
   prompts: Sequence[tuple[int, ...]]  # [P] rendered prompts.
   seed: int  # Seed of the sampler.
-  requests: Sequence[Request] = ()  # [B]; none where nothing samples.
+  requests: Sequence[Request] = ()  # [B]; empty if nothing is to be sampled.
 
 
 FINISH_REASONS = ('stop', 'length', 'abort')  # Reasons of an engine.
@@ -125,7 +127,7 @@ EPISODE_ENDS = (*FINISH_REASONS, 'turns', 'seconds')
 
 @dataclasses.dataclass(frozen=True)
 class Turn:
-  """One action of the policy, and what the environment answered.
+  """One action of the policy, and the environment's reply.
 
   Its tokens are contiguous in `Episode.tokens`, after those of the turn before:
   first the sampled ones, then the observation.
@@ -146,8 +148,9 @@ class Turn:
 class Episode:
   """All that follows one prompt; its arrays have one entry per token.
 
-  A sampler returns episodes of one turn. One record serves both, so that a
-  completion is graded, stored and trained on exactly as a longer episode is.
+  A sampler returns episodes of one turn. The record is the same for several
+  turns, so that a single completion is graded, stored and trained on exactly as
+  a longer episode is.
 
   Raises:
     ValueError: If the turns do not cover the tokens.
@@ -164,7 +167,7 @@ class Episode:
   version_spans: tuple[tuple[int, int], ...] = ()
   turns: tuple[Turn, ...] = ()  # Empty becomes one turn of all tokens.
   # A JSON value that the environment left for the grader, such as a patch.
-  # Evidence does not hold it, since no episode is graded twice.
+  # It is not stored as evidence, since no episode is graded twice.
   state: Any = None
   error: str = ''  # Why the environment failed; such an episode has no grade.
 
@@ -203,7 +206,7 @@ class Stream(Protocol):
     """Sample requests, each under a number of the caller's."""
 
   def work(self) -> bool:
-    """Sample for a moment in this thread; False if nothing is left to do here.
+    """Sample briefly in this thread; return False if it has nothing left to do.
 
     An engine that samples in threads of its own always returns False.
     """
@@ -254,7 +257,7 @@ class RolloutEngine(Sampler, Protocol):
     """Install new weights and drop every cache."""
 
   def metrics(self) -> Mapping[str, float]:
-    """Return columns of metrics.jsonl: the last update, the servers."""
+    """Return metrics of the last update and the servers, for metrics.jsonl."""
 
   def compilations(self) -> int:
     """Return the number of programs compiled so far."""

@@ -32,7 +32,7 @@ PART_PREFIX = 'part_'
 RESERVED = ('codes', 'columns', 'max_tokens', 'valid')
 
 _OBSERVERS = ('diagnostic', 'report')
-# Fields of a column that the metadata of a file store as plain text.
+# Fields of a column that a file's metadata store as plain text.
 _TEXTS = ('dtype', 'shape', 'unit', 'doc', 'stage')
 _NAME = re.compile(r'[a-z][a-z0-9_]*')
 
@@ -60,8 +60,8 @@ class Column:
   readers: tuple[str, ...] | None = None
   # If False, only reports see the column in a run from a seed_blind.
   blind: bool = True
-  # Whether it says what a completion does, and not how good it is. Columns of
-  # the stage sample do. `evolve.search` compares completions by these columns.
+  # Whether it describes what a completion does, and not how good it is. Columns
+  # of stage sample always do. `evolve.search` compares completions by these.
   behaviour: bool = False
 
   @property

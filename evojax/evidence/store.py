@@ -269,8 +269,8 @@ def _write(path: pathlib.Path, table: pa.Table) -> pathlib.Path:
   """Write the table atomically; raise durable.DiskError on failure."""
   # Written to memory first, so that the file appears complete, by one rename.
   sink = pa.BufferOutputStream()
-  # Dictionaries would only help repeated text, which zstd compresses as well.
-  # Without checksums, a damaged number could be read as another one.
+  # A dictionary encoding would only help repeated text, which zstd compresses
+  # as well. Without checksums, a damaged number could be read as another one.
   parquet.write_table(
       table,
       sink,
@@ -466,7 +466,7 @@ def _numbers(column: pa.Array) -> np.ndarray:
 def counts(
     workdir: str | os.PathLike[str], split: str, step: int
 ) -> tuple[int, int]:
-  """Return the numbers of problems of a step, and of samples of each.
+  """Return the number of problems of a step, and of samples per problem.
 
   Raises:
     FileNotFoundError: If the step was not written.
@@ -494,8 +494,8 @@ def problem_scores(
 ) -> np.ndarray:
   """Return the mean outcome of each problem of one step.
 
-  Only graded rows count; an evaluation has one for every problem. A training
-  step may have groups without any: the last ones are left out.
+  Only graded rows count. An evaluation has one for every problem; in a training
+  step, groups may have none. The result ends with the last group that has one.
 
   Args:
     workdir: The run's directory.
@@ -515,7 +515,7 @@ def problem_scores(
   columns = ('graded', 'group', 'outcome')
   graded, group, solved = read_numbers(workdir, split, step, *columns)
   group, solved = group[graded], solved[graded].astype(np.float64)
-  with np.errstate(invalid='ignore'):  # 0 / 0 is the NaN of a missing group.
+  with np.errstate(invalid='ignore'):  # 0 / 0: NaN for a group without grades.
     return np.bincount(group, solved) / np.bincount(group)
 
 

@@ -15,7 +15,7 @@ class Turn:
   """One turn, as a reader sees it."""
 
   text: str  # Output of the policy.
-  observation: str  # Response to it; nobody reads that after the last turn.
+  observation: str  # The environment's reply; the policy never reads the last.
   action: str = ''  # Name of the called tool; '' without a tool.
   ok: bool = True  # Whether the call was well formed and succeeded.
 

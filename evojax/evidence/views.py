@@ -61,8 +61,8 @@ class View:
         not be graded are always dropped.
 
     Raises:
-      ValueError: If the reader is unknown, or a row lies outside of [P, G] or
-        in the place of another.
+      ValueError: If the reader is unknown, a row lies outside of [P, G], or two
+        rows have the same place.
     """
     if reader not in schema.READERS:
       raise ValueError(f'{reader=} is not one of {schema.READERS}')

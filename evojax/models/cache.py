@@ -36,8 +36,8 @@ def key_block(slots: int) -> int:
   """Return how many slots of a cache are read at once."""
   if slots <= MOST_SLOTS:
     return slots
-  # On accelerators every block costs the start of some kernels, so there are
-  # few of them.
+  # On accelerators every block costs some kernel launches, so there are few
+  # blocks.
   return max(128, 1 << ((slots - 1) // 8).bit_length())
 
 
@@ -78,7 +78,7 @@ def write(
     new = new.swapaxes(1, 2).astype(old.dtype)  # [B, K, C, H]
     if new.shape == old.shape:  # The chunk fills the cache: no scatter needed.
       return jnp.where(start[:, None, None, None] < slots, new, old)
-    # vmap's scatter is one that partitions along the batch.
+    # The scatter that vmap makes can be partitioned along the batch.
     return jax.vmap(put_row, (axis, 0, 0), axis)(old, new, start)
 
   return put(cache[0], new[0]), put(cache[1], new[1])
@@ -110,7 +110,7 @@ def attend_one(
 ) -> jax.Array:
   """Return `attend` for one query token per row, which is at `positions` [B].
 
-  On NVIDIA GPUs, attention in half precision is one kernel.
+  On NVIDIA GPUs, attention in half precision runs as a single kernel.
   """
   if not kernel_reads(cache):
     return attend(cfg, q, mask, cache, place, used)

@@ -1,11 +1,11 @@
-"""One token per row attends to a cache, as one kernel for NVIDIA GPUs.
+"""Attention of one token per row to a cache, as one kernel for NVIDIA GPUs.
 
 XLA copies the slots that a layer reads out of a stacked cache before it
-multiplies them, so that every slot is moved three times, and starts a dozen
+multiplies them, so that every slot is moved three times, and launches a dozen
 kernels per block of slots. This kernel (Pallas, compiled by Triton) reads every
-used slot once, where it is, and for each row only the row's own: the split of
-FlashAttention (arXiv:2205.14135) into programs for decoding, one per row and
-key/value head.
+used slot once, in place, and for each row only that row's slots. It is
+FlashAttention (arXiv:2205.14135), split for decoding into one program per row
+and key/value head.
 """
 
 import functools
@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from evojax.runtime import sharding
 
 BLOCK = 64  # Slots that a program reads at once.
-_FEWEST_QUERIES = 16  # Rows of the smallest matrix that tensor cores multiply.
+_FEWEST_QUERIES = 16  # Fewest rows of a matrix that tensor cores can multiply.
 
 
 def attend(
@@ -65,7 +65,7 @@ def attend(
 def _run(q, mask, keys, values, layer, lengths, *, scale, interpret):
   """Run the kernel on one device's rows and heads."""
   b, k, r, h = q.shape
-  stack = lambda x: x.reshape(-1, *x.shape[-4:])  # A cache of one layer, too.
+  stack = lambda x: x.reshape(-1, *x.shape[-4:])  # One layer: a stack of one.
   queries = max(_FEWEST_QUERIES, pl.next_power_of_2(r))
   padded = jnp.pad(q, [(0, 0)] * 2 + [(0, queries - r), (0, 0)])
   ours = pl.BlockSpec((None, None, queries, h), lambda i, j: (i, j, 0, 0))

@@ -2,16 +2,16 @@
 
 A cast followed by a transposition would move every element four times, through
 newly allocated memory. Here each tile is cast and transposed while it is in the
-processor's cache, in buffers that are reused. Two neighbouring bfloat16 of the
-file are moved as one 32-bit word, which halves the number of elements to
+processor's cache, in buffers that are reused. Two neighbouring bfloat16 numbers
+of the file are moved as one 32-bit word, which halves the number of elements to
 transpose.
 
-Matrices often have a power of two of columns. The elements of a column of such
-a tile would all compete for the same few places of the cache, so that every
-read of a transposition would miss it. The rows of tiles are therefore one cache
-line further apart than they are long. Buffers begin at cache lines, since
-processors of AMD copy 16 times slower if the target lies a few bytes behind the
-source within a page (glibc's bug 30994), as buffers of malloc do.
+The number of columns of a matrix is often a power of two. All elements of a
+column of such a tile would map to the same few places of the cache, so that
+every read of the transposition would be a cache miss. Therefore each row of a
+tile is padded by one cache line. Buffers are aligned to cache lines, because
+AMD processors copy 16 times slower if the target lies a few bytes behind the
+source within a page (glibc bug 30994), as buffers of malloc do.
 """
 
 import math
@@ -25,7 +25,7 @@ _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 
 def joined(view: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-  """Return a view with its axes joined to `shape`, where no copy is needed."""
+  """Return a view reshaped to `shape`, or unchanged if that needs a copy."""
   try:
     return np.reshape(view, shape, copy=False)
   except ValueError:

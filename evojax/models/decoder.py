@@ -1,18 +1,18 @@
-"""Decoders of the families of `families.FAMILIES`.
+"""Decoder-only transformers of the families in `families.FAMILIES`.
 
 One Flax layer serves four uses, which differ only in the source of keys and
-values. The layer takes this source as a function, `attend`: the whole sequence
-(`forward`), a prompt that a group of completions shares (`forward_shared`), a
-chunk of tokens and a cache (`extend`), or one token and a cache (`decode`).
-Every public function is pure and takes plain dicts as parameters:
+values: the whole sequence (`forward`), a prompt that a group of completions
+shares (`forward_shared`), a chunk of tokens and a cache (`extend`), or one
+token and a cache (`decode`). The layer takes this source as a function,
+`attend`. Every public function is pure and takes plain dicts as parameters:
 
   embed [V, D], layers (a list, or stacked; see `layer`), final_norm [D],
   lm_head [V, D].
 
 Layers of one decoder differ only in their `layer.Kind`: the window, which is
-the number of latest tokens that a token sees, and the rotation of queries and
-keys by positions. A window is only a mask: the cache of such a layer still
-holds all positions.
+the number of most recent tokens that a token attends to, and the rotation of
+queries and keys by their positions. A window is only a mask: the cache of such
+a layer still holds all positions.
 """
 
 import functools
@@ -33,8 +33,8 @@ DecoderConfig = layer_lib.DecoderConfig
 # A sequence with more than MOST_QUERIES queries attends in blocks of
 # QUERY_BLOCK; otherwise its scores would take most of the memory of an update.
 MOST_QUERIES, QUERY_BLOCK = 1024, 256
-# A shorter one attends in blocks of this many queries, none of which computes
-# scores of the keys behind it.
+# A shorter sequence attends in blocks of this many queries. A block computes no
+# scores of keys after its last query.
 CAUSAL_BLOCK = 128
 REMAT_POLICIES = {
     'full': jax.checkpoint_policies.nothing_saveable,
@@ -111,11 +111,11 @@ def unembedding(cfg: DecoderConfig, params: Params) -> Float[Array, 'V D']:
 def logits(
     cfg: DecoderConfig, params: Params, hidden: Float[Array, '*B D']
 ) -> Float[Array, '*B V']:
-  """Return float32 logits; rl.logprobs chunks them for sequences.
+  """Return float32 logits; `rl.logprobs` computes them in chunks.
 
-  Those of bfloat16 vectors are not rounded to bfloat16, whose steps between 16
-  and 32 are 0.125: a sampler and a trainer would disagree by as much. Logits of
-  vocabulary padding, if any, are -1e30.
+  Logits of bfloat16 vectors are not rounded to bfloat16: between 16 and 32 its
+  steps are 0.125, and a sampler and a trainer would differ by that much. Logits
+  of vocabulary padding, if any, are -1e30.
   """
   table = unembedding(cfg, params).astype(hidden.dtype)
   rows = sharding.per_replica(hidden.ndim - 1)
@@ -178,7 +178,7 @@ def _run_layers(cfg, params, tokens, rope, mask, attend, cache=None):
     )
 
     def scan(carried, x, cache):
-      """Run the layers; the cache is `carried` from one to the next or not."""
+      """Run the layers; the cache is `carried` along, or scanned per layer."""
 
       def step(carry, inputs):
         (x, whole), ((layer_params, number, index), own) = carry, inputs
@@ -194,10 +194,10 @@ def _run_layers(cfg, params, tokens, rope, mask, attend, cache=None):
     if cache is None:
       x, kept = scan(False, x, None)
     else:
-      # Where it is carried, layers write to the cache in place. Otherwise it is
-      # an input and an output of the scan, two arrays: XLA for GPUs copies one
-      # to the other in every step of a decode, 40 GB for a cache of 20. XLA for
-      # TPUs makes them one, but copies a carried cache to another layout.
+      # Layers write to a carried cache in place. Otherwise it is an input and
+      # an output of the scan, two arrays: XLA for GPUs copies one to the other
+      # in every decode step, which moves 40 GB for a cache of 20 GB. XLA for
+      # TPUs merges the two, but copies a carried cache to another layout.
       carried = functools.partial(scan, True)
       x, kept = jax.lax.platform_dependent(
           x,
@@ -244,10 +244,10 @@ def _attend_causal(cfg, q, k, v, mask):
 
 
 def causal_blocks(count: int) -> list[tuple[int, int]]:
-  """Return the first query of each block, and the one after its last.
+  """Return (start, stop) of the queries of each block.
 
-  A block reads the keys before its end, so that almost half of the scores of a
-  long sequence are not computed.
+  A block reads only the keys before its stop, so that almost half of the scores
+  of a long sequence are not computed.
   """
   starts = range(0, count, CAUSAL_BLOCK)
   return [(start, min(start + CAUSAL_BLOCK, count)) for start in starts]
@@ -256,8 +256,8 @@ def causal_blocks(count: int) -> list[tuple[int, int]]:
 def _in_blocks(attend, axis, q, masks, kept):
   """Return attend(q, masks, kept), computed block by block for long sequences.
 
-  Only the scores of one block are in memory at a time. The backward pass
-  computes them again, so this holds there, too.
+  Only the scores of one block are in memory at a time, also in the backward
+  pass, which computes them again.
 
   Args:
     attend: (queries, masks, keys and values) -> values, shaped as the queries.
@@ -362,7 +362,7 @@ def forward_shared(
   positions = jnp.tile(jnp.arange(lc), g) + prompt_lengths[:, None]
   # One row per group: the prompt, then its completions. [P, Lp + G * Lc]
   tokens = jnp.concatenate([prompts, completions.reshape(p, g * lc)], 1)
-  # Every position occurs in many rows, so that looking up angles is cheaper.
+  # Every position occurs in many rows, so looking up the angles is cheaper.
   # [P, T, H / 2]
   positions = jnp.concatenate([prompt_positions, positions], 1)
 
@@ -379,9 +379,9 @@ def forward_shared(
       prompt &= _visible(lp, at, window)[:, None, None]
     return _causal(lp, window), prompt, _causal(lc, window)
 
-  # Queries are put in the order [P, K, G, t, R, H]: so, both products give
-  # scores [P, K, G, t, R, S]. In another order XLA would transpose scores,
-  # which are the largest arrays of an update.
+  # With queries in the order [P, K, G, t, R, H], both products give scores
+  # [P, K, G, t, R, S]. In another order XLA would transpose the scores, which
+  # are the largest arrays of an update.
   def of_completions(q, masks, kept):  # q [P, G, t, K, R, H]
     (visible, causal), (kp, vp, kc, vc) = masks, kept
     q = jnp.einsum('pgtkrh->pkgtrh', q)
@@ -469,9 +469,9 @@ def decode(
 ) -> tuple[Float[Array, 'B D'], Any]:
   """Run one token per row against its cache, updated in place.
 
-  Row b writes slot positions[b] and attends to slots <= positions[b]. Slot and
-  position coincide, so that the arithmetic of a sample depends neither on the
-  time when it started nor on its neighbours.
+  Row b writes slot positions[b] and attends to slots <= positions[b]. The slot
+  of a token is its position, so that the arithmetic of a sample depends neither
+  on when it started nor on the other rows.
 
   Args:
     cfg: Shape of the decoder.

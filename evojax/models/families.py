@@ -1,9 +1,9 @@
 """The table of model families, with one row per family.
 
 A row holds the flags of `layer.DecoderConfig` that all models of a family
-share, the names of the tensors and fields in its files, and the meaning of
-fields that config.json leaves out. A family whose layers compute something else
-needs a flag in `layer` first.
+share, the names of the tensors and fields in its files, and the defaults of
+fields that config.json leaves out. A family whose layers compute anything that
+`layer` does not needs a new flag there first.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,19 +16,19 @@ SLIDING, FULL = 'sliding_attention', 'full_attention'  # Layer types.
 
 
 def _all(raw: _Raw, layers: int) -> tuple[bool, ...]:
-  """Return that all layers have the window."""
+  """Return which layers have the window: all of them."""
   del raw
   return (True,) * layers
 
 
 def _upper(raw: _Raw, layers: int) -> tuple[bool, ...]:
-  """Return that the layers from `max_window_layers` on have the window."""
+  """Return which layers have the window: those from `max_window_layers` on."""
   first = raw.get('max_window_layers', 28)
   return tuple(i >= first for i in range(layers))
 
 
 def _most(raw: _Raw, layers: int) -> tuple[bool, ...]:
-  """Return that all except every `sliding_window_pattern`-th layer have it."""
+  """Return which have it: all but every `sliding_window_pattern`-th layer."""
   every = raw.get('sliding_window_pattern', 6)
   return tuple((i + 1) % every != 0 for i in range(layers))
 
@@ -44,7 +44,7 @@ def unrotated(raw: _Raw, layers: int) -> tuple[bool, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class Family:
-  """The properties in which a model family differs from Llama."""
+  """The differences between a model family and Llama."""
 
   architecture: str  # Name of the class in transformers.
   # Flags of DecoderConfig that all models of the family have.
@@ -53,7 +53,7 @@ class Family:
   attention_bias: bool = True
   # Layers with windows if the file has no `layer_types`; None: there are none.
   windows: Callable[[_Raw, int], tuple[bool, ...]] | None = None
-  window_switch: bool = False  # Whether only with `use_sliding_window`.
+  window_switch: bool = False  # Windows need `use_sliding_window` to be true.
   window: int | None = 4096  # Default of `sliding_window`.
   own_theta: bool = False  # Windowed layers use `rope_local_base_freq`.
   skips_rope: bool = False  # Some layers do not rotate; see `unrotated`.

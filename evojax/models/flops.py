@@ -48,7 +48,7 @@ def model(
     prompts: Int[np.ndarray, 'P'],
     completions: Int[np.ndarray, 'P G'],
 ) -> int | float:
-  """Return the FLOPs that a forward pass over groups needs at least.
+  """Return the minimum FLOPs of a forward pass over groups.
 
   This is the count for model FLOPs utilisation (Chowdhery et al. 2022,
   arXiv:2204.02311, App. B): neither padding nor recomputation counts. In

@@ -166,13 +166,13 @@ def load_params(
 
 @functools.cache
 def _reader(leaf: layout.Leaf, dtype: str, turned: bool, place: Any) -> Any:
-  """Return a compiled program (leaf, layer or None) -> the leaf in a dtype.
+  """Return a compiled program that takes a leaf and a layer number or None.
 
   Args:
     leaf: The parts of the parameter, without names.
     dtype: Dtype of the result.
-    turned: If True, the program returns the tensors of the files, each in one
-      dimension; if False, one array in the layout of our parameters.
+    turned: If True, the program returns the tensors of the files, each
+      flattened; if False, one array in the layout of our parameters.
     place: Sharding of the result.
   """
 
@@ -226,7 +226,7 @@ def _write_tensors(
     dtype: str,
     writer: tensor_files.Writer,
 ) -> None:
-  """Pass a writer its tensors, so that few leaves are on the host at a time."""
+  """Pass tensors to a writer, holding few leaves on the host at a time."""
   layers = params['layers']
   for layer, name, leaf in layout.all_leaves(cfg):
     index = layer if cfg.scan_layers else None
@@ -270,8 +270,8 @@ def save(
       config and special token ids are copied.
     max_shard_bytes: Largest size of a file; larger models are split (a single
       tensor may exceed it). Also bounds the host memory in use.
-    durably: Whether it has to survive a loss of power, which takes time. A
-      directory that is only read at once need not.
+    durably: Whether the directory must survive a power loss, which makes saving
+      slower. It need not if it is only read right after the save.
 
   Raises:
     ValueError: If LoRA adapters have not been merged.
@@ -300,7 +300,7 @@ def save(
       if first or copy:
         shutil.rmtree(tmp, ignore_errors=True)
         tmp.mkdir(parents=True)
-        # Gathering a large model takes long: the disk is checked before it.
+        # Gathering a large model is slow, so the disk is checked first.
         size = bytes_of(mine) if copy else total
         if (free := shutil.disk_usage(tmp).free) < size:
           raise OSError(
@@ -309,7 +309,7 @@ def save(
           )
     uploaded = {}
     with _agreed(path):
-      # Numbers of layers go to the device.
+      # Layer numbers are copied to the device implicitly.
       with jax.transfer_guard('allow'), tensor_files.Writer(tmp, mine) as out:
         _write_tensors(cfg, params, dtype, out)
       if out.error:

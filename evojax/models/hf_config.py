@@ -147,7 +147,7 @@ def _check_supported(
     rope: Mapping[str, Any],
     local: Mapping[str, Any],
 ) -> None:
-  """Raise ModelDirectoryError for what the decoder does not compute."""
+  """Raise ModelDirectoryError if the decoder does not support the model."""
   name = raw.get('model_type')
   family = families.FAMILIES.get(name, families.FAMILIES['llama'])
   types = (families.FULL, families.SLIDING)[: 1 + (family.windows is not None)]
@@ -298,7 +298,7 @@ def _warn_of_servers(
 def dump(
     cfg: decoder.DecoderConfig, dtype: str, token_ids: Mapping[str, Any]
 ) -> dict[str, Any]:
-  """Return config.json with the keys of transformers 4, 5 and servers.
+  """Return config.json with the keys that transformers 4 and 5 and servers use.
 
   Args:
     cfg: Shape of the decoder.

@@ -128,7 +128,7 @@ AXES = {
     'gate_up': ('embed', None, 'mlp'),
     'down': ('mlp', 'embed'),
 }
-# Parameters that are no matrices, however many axes they have.
+# Parameters that are not matrices, however many axes they have.
 VECTORS = frozenset((*_WHOLE, 'qkv_bias'))
 for _name, _n in _INPUTS.items():
   AXES[f'{_name}_lora_a'] = (*AXES[_name][:_n], None)
@@ -159,9 +159,9 @@ def rms_norm(cfg: DecoderConfig, x: jax.Array, scale: jax.Array) -> jax.Array:
 def masked_softmax(
     cfg: DecoderConfig, scores: jax.Array, mask: jax.Array
 ) -> jax.Array:
-  """Return the float32 softmax over the last axis, of scaled scores."""
+  """Return the float32 softmax of the scaled scores over the last axis."""
   scores = scores.astype(jnp.float32) * cfg.score_scale
-  # The floor is finite, since a row without any visible key would become NaN.
+  # -inf would make a row without any visible key NaN.
   return jax.nn.softmax(jnp.where(mask, scores, -1e30), -1)
 
 
@@ -193,8 +193,8 @@ class Layer(nn.Module):
     if cfg.qkv_bias:
       bias = self.param('qkv_bias', nn.initializers.zeros, (k, r + 2, h))
       qkv += bias.astype(x.dtype)
-    # [B, T, K, R + 2, H]. A split rather than slices: its gradient is a single
-    # concatenation, while the gradients of slices are each padded and summed.
+    # [B, T, K, R + 2, H]. A split rather than slices, because its gradient is a
+    # single concatenation; the gradients of slices are each padded and summed.
     query, key, value = jnp.split(qkv, [r, r + 1], -2)
     key, value = key[..., 0, :], value[..., 0, :]
     if cfg.qk_norm:

@@ -1,6 +1,6 @@
 """The table that maps Hugging Face tensors to our fused parameters.
 
-Reading, writing and checking of model directories all use the table, which
+Reading, writing and checking model directories all use this table, which
 `_top_leaves` and `layer_leaves` define.
 """
 
@@ -147,7 +147,7 @@ class Padded:
     """Return `index` of the table; see `Leaf.read`."""
     start, stop, _ = index[0].indices(self.shape[0])
     held = self.leaf.shape[0]
-    # Beyond the files' rows, their last one gives dtype and other axes.
+    # A block of padding alone reads the last real row, for its dtype and shape.
     inside = slice(min(start, held - 1), min(max(stop, 1), held))
     block = self.leaf.read(tensor, (inside, *index[1:]))[start - inside.start :]
     padding = ((0, stop - start - len(block)),) + ((0, 0),) * (block.ndim - 1)

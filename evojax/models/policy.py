@@ -50,8 +50,8 @@ def open_policy(
     max_tokens: Tokens of the run's longest prompt and completion together.
     weights: Also check the weights; otherwise they may be missing.
     **model: The other fields of config.model. Those in COMPUTED set how the
-      decoder computes, those of `tokenizer.template_options` how chats become
-      prompts; the rest concern only the parameters.
+      decoder computes, and those of `tokenizer.template_options` set how chats
+      become prompts; the rest concern only the parameters.
 
   Returns:
     The policy, with its vocabulary padded for the mesh.
@@ -81,9 +81,10 @@ def padded(
 ) -> decoder.DecoderConfig:
   """Return the shape with a vocabulary that the mesh splits evenly.
 
-  If one of the sizes is -1, the mesh takes what devices there are. They are not
-  known yet, and the shape must not depend on them, so that a run may continue
-  on others. The vocabulary then gets a multiple of _UNKNOWN rows.
+  If one of the sizes is -1, the mesh uses all available devices. Their number
+  is not known yet, and the shape must not depend on it, so that a run can
+  continue on other devices. The vocabulary then gets a multiple of _UNKNOWN
+  rows.
   """
   rows = math.prod(size for size in (fsdp, tensor) if size > 0)
   if -1 in (fsdp, tensor):

@@ -85,7 +85,7 @@ class Yarn:
     dim = 2 * len(freq)
 
     def bound(turns):
-      """Return the index of the wave with this number of turns originally."""
+      """Return the index of the frequency with these turns before scaling."""
       wavelength = self.original_max_position_embeddings / turns
       return dim * math.log(wavelength / (2 * math.pi)) / (2 * math.log(theta))
 
@@ -111,9 +111,9 @@ class Yarn:
   def attn_factor(self) -> float:
     """The field of SGLang and vLLM; it multiplies the default `attention`.
 
-    They read neither `attention_factor` nor, here, `mscale`; transformers does
-    not read `attn_factor`. A file with both fields has the same meaning
-    everywhere.
+    They read neither `attention_factor` nor, for this type, `mscale`;
+    transformers does not read `attn_factor`. A file with both fields has the
+    same meaning everywhere.
     """
     return self.attention / self._magnitude()
 

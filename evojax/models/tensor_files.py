@@ -24,7 +24,7 @@ DTYPES = {'float32': np.float32, 'bfloat16': ml_dtypes.bfloat16}
 _NAMES = {'float32': 'F32', 'bfloat16': 'BF16'}
 _PIECE_BYTES = 4 * 2**20  # Size of the pieces that a thread writes.
 _THREADS = 8
-_HELD = 2  # Maximum number of calls of `put` whose tensors are not written yet.
+_HELD = 2  # Maximum number of calls of `put` with tensors still to be written.
 # A process gets a file of its own only for a share of at least this size.
 _LEAST_BYTES = 64 * 2**20
 
@@ -113,16 +113,16 @@ def share(files: Sequence[File], process: int, processes: int) -> list[File]:
 class Writer:
   """Writes the tensors of some files, in any order; `with` closes them.
 
-  It raises no error of writing: after one, `put` still accepts tensors, but
-  writes none, and the caller finds the error in `error`. Otherwise processes
-  that gather parameters together would wait for the one that failed.
+  Write errors are not raised, since the other processes, which gather the
+  parameters together with this one, would then wait for it. After an error,
+  `put` still accepts tensors, but writes none, and `error` holds the error.
 
   Attributes:
     names: The tensors of the files.
   """
 
   def __init__(self, folder: pathlib.Path, files: Sequence[File]):
-    """Write nothing yet.
+    """Store the arguments; entering the context opens the files.
 
     Args:
       folder: Directory of the files.

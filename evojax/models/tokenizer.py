@@ -17,11 +17,11 @@ from evojax import config as config_lib
 _DATE = config_lib.declaration('model.chat_template_date').default
 # Characters that hardly any text contains; Unicode gives them no meaning.
 _PRIVATE = range(0xF0000, 0xFFFFE)
-_CHECKED = 1024  # Texts of which it is known whether they spell special tokens.
+_CHECKED = 1024  # Texts for which it is cached whether they become special.
 
 
 class TokenizerError(ValueError):
-  """A tokenizer is missing, broken, or unable to do what was asked."""
+  """A tokenizer is missing or broken, or cannot do what was requested."""
 
 
 def template_options(model: Mapping[str, Any]) -> dict[str, Any]:
@@ -35,9 +35,9 @@ class Tokenizer:
 
   Text never becomes control tokens: `encode` and `render` turn a special token
   that is spelled out in their input (`<|im_end|>`) into ordinary text tokens.
-  So a problem or a user cannot end a turn, open one, or forge the end of a
-  sequence. Only the chat template writes special tokens. Any thread may encode
-  and decode.
+  The text of a problem or a user therefore cannot end a turn, open one, or
+  forge the end of a sequence. Only the chat template writes special tokens. Any
+  thread may encode and decode.
 
   All prompts of a run are rendered here, with the same template options and the
   same date: in training, evaluation, warm start and server.
@@ -183,18 +183,18 @@ class Tokenizer:
   ) -> list[int]:
     """Return the token ids between an answer of the assistant and the next one.
 
-    Sampled text is never rendered again: its tokens are kept, and the returned
-    tokens follow them.
+    Sampled text is never rendered and encoded again: its tokens are kept, and
+    the returned tokens are appended to them.
 
     Args:
       before: Messages at the beginning of the chat, oldest first.
       reply: Messages to the assistant, e.g. {'role': 'tool', 'content': ...}.
       ended: Whether the answer ended with an end-of-sequence token; if not, the
-        result begins with that of the template.
+        result begins with the template's.
       tools: As in `render`.
 
     Returns:
-      Token ids: the end of the answer where it lacks one, the reply and the
+      Token ids: the end of the answer if it lacks one, the reply and the
       generation prompt.
 
     Raises:
@@ -294,7 +294,7 @@ class Tokenizer:
     return template
 
   def _check_options(self) -> None:
-    """Refuse options that the template never reads, since most are misspelt.
+    """Refuse options that the template never reads; most are misspelt.
 
     Raises:
       TokenizerError: If there are any; names the options that it does read.
@@ -359,7 +359,7 @@ class Tokenizer:
     return not set(self._special.values()).isdisjoint(self._ids(text))
 
   def _ids(self, text: str) -> list[int]:
-    """Return the token ids of trusted text, in which special tokens count."""
+    """Return the token ids of trusted text, which may have special tokens."""
     with self._lock:
       return self._backend.encode(
           text, add_special_tokens=False, split_special_tokens=False

@@ -1,12 +1,12 @@
 """Trains a small vocabulary for a small policy.
 
-Text is cut into chunks: single digits, operators, marks, and the phrases
-between them. The most frequent chunks become one token each, so that prompts
-are short; no row is spent on the intermediate merges by which byte pair
-encoding builds a phrase. Each digit is a token, so that arithmetic can
-generalise over numbers. All 256 bytes are in the vocabulary: any text can be
-encoded, and decoding restores it. The file is an ordinary `tokenizer.json` (a
-unigram model, Kudo 2018, arXiv:1804.10959) that transformers reads.
+Text is cut into chunks: single digits, operators, punctuation marks, and the
+phrases between them. The most frequent chunks become one token each, so that
+prompts are short. Unlike byte-pair encoding, this spends no embedding rows on
+the intermediate merges of a phrase. Each digit is a token, so that arithmetic
+can generalise over numbers. All 256 bytes are in the vocabulary: any text can
+be encoded, and decoding restores it. The file is an ordinary `tokenizer.json`
+(a unigram model, Kudo 2018, arXiv:1804.10959) that transformers reads.
 """
 
 import collections
@@ -29,7 +29,7 @@ CHAT_TEMPLATE = (
     "{%- if add_generation_prompt -%}{{- '<|assistant|>' -}}{%- endif -%}"
 )
 
-# One-letter words other than the English 'a' and 'I' name unknowns.
+# One-letter words other than the English 'a' and 'I' are names of variables.
 _UNKNOWN = r' ?\b[b-zA-HJ-Z]\b'
 _CHUNK = (
     r'\d|\n| ?[-+*/=%()] ?|[.,:;?!°] ?'

@@ -100,7 +100,7 @@ def encode(
 
   Returns:
     Ids of the prompt; ids of all turns and answers; True where the loss
-    applies: on turns of the policy, and on answers if it shall predict them.
+    applies: on the policy's turns, and on answers if it is to predict them.
 
   Raises:
     ValueError: If turns with an end exceed max_completion.
@@ -133,7 +133,7 @@ def pack(
 
   Args:
     examples: See `encode`; each prompt has at least one token.
-    rows: Rows of the batch. Examples that find no room are left out.
+    rows: Rows of the batch. Examples that do not fit are left out.
     length: Tokens of a row.
     pad_id: Token that fills unused places.
 
@@ -278,8 +278,8 @@ def run(
   """Train a Qwen3 decoder, new or from another policy; resume if killed.
 
   For a new decoder, a tokenizer is made from the demonstrations; otherwise the
-  tokenizer of settings.start is used. The optimizer starts anew in both cases;
-  only a run that was killed resumes with the optimizer of its checkpoint.
+  tokenizer of settings.start is used. In both cases the optimizer starts from
+  scratch; only a run that was killed resumes with its saved optimizer state.
 
   Args:
     demonstrations: The training data.
@@ -370,7 +370,7 @@ def _open_state(
     tx: optax.GradientTransformation,
     seed: int,
 ) -> tuple[dict[str, Any], int]:
-  """Return the state of the newest checkpoint or a first one, and its step."""
+  """Return the state of the newest checkpoint, or a new one, and its step."""
   model = settings.model
 
   def new_state():
@@ -391,7 +391,7 @@ def _check_shape(path: pathlib.Path, model: decoder.DecoderConfig) -> None:
   """Check that a policy has the shape that the settings describe.
 
   Raises:
-    ValueError: If it has not.
+    ValueError: If it does not.
   """
   found = hf.check_directory(path)
   for name in _SIZES:

@@ -13,9 +13,9 @@ from typing import Any
 
 from evojax import records
 
-# Rounding may lift a log-softmax up to this; a larger value is no log-prob.
+# Rounding can make a log-prob slightly positive; a larger value is an error.
 _ABOVE_ZERO = 1e-3
-_SHOWN = 200  # Characters of a wrong value that an error shows.
+_SHOWN = 200  # Most characters of a wrong value that an error shows.
 _IS_SGLANG = 'is it an SGLang server, of a version in launch/?'
 
 

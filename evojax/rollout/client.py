@@ -35,8 +35,8 @@ from evojax.runtime import waits
 _Requests, _Episodes = Sequence[records.Request], list[records.Episode]
 _Arrays = dict[str, np.ndarray]
 _Future = concurrent.futures.Future[Any] | None  # None except in process 0.
-_WATCH_SECONDS = 0.5  # Between two checks whether the run was asked to stop.
-_ERROR_BYTES = 4096  # Size of an error that is sent to all processes.
+_WATCH_SECONDS = 0.5  # Interval between checks for a request to stop the run.
+_ERROR_BYTES = 4096  # Size of the error message that all processes receive.
 
 
 class SGLangEngine:
@@ -58,7 +58,7 @@ class SGLangEngine:
     """Probe the servers, and return once one of them is up.
 
     Args:
-      urls: http://HOST:PORT of each server; () where urls_file names them.
+      urls: http://HOST:PORT of each server; () if urls_file names them.
       model: The policy.
       weights_folder: Folder for new weights, which no other run may use. The
         servers must see it under the same path, unless they get tensors.
@@ -85,7 +85,7 @@ class SGLangEngine:
     self._versions: dict[str, int] = {}
     self._folder = weights_lib.WeightFolder(weights_folder)
     self._metrics: dict[str, float] = {}
-    self._resumed = 0  # How often a request was aborted and then continued.
+    self._resumed = 0  # Number of times an aborted request was resumed.
     self._comparison = comparison_lib.Comparison(
         model, sample=self._sample, on_primary=self._on_primary
     )
@@ -321,7 +321,7 @@ class SGLangEngine:
     )
 
   def _number(self, name: str) -> int:
-    """Return the number of the version that servers know by a name."""
+    """Return the policy version of weights, given their name on the servers."""
     if name not in self._versions:
       raise answers.DisagreementError(
           f'tokens were sampled with weights {name!r}, which this run never'

@@ -1,9 +1,9 @@
 """Comparisons of servers with the policy of this process.
 
-A server's own description of its model is checked first, then the tokens into
-which it splits a text. After every update of the weights each server samples
-completions of a short prompt, the probe: their log-probs must equal those of
-the trainer's own forward pass. A server that joins between two updates is
+First, the server's description of its model is checked, then how it tokenizes a
+test text. After every update of the weights, each server samples completions of
+a short prompt, the probe. Their log-probs must equal those of the trainer's own
+forward pass, up to rounding. A server that joins between two updates is
 compared with a server that has passed this comparison.
 """
 
@@ -29,9 +29,9 @@ PROBES = len(_PROBE_TEMPERATURES)  # Samples of each server after an update.
 # Mean difference of log-probs, in nats per token, that is allowed between this
 # process and a server with the same weights.
 _TOLERANCE = {'float32': 1e-4, 'bfloat16': 0.05}
-# The difference that bfloat16 makes in the forward pass of this process is
-# measured. A server that computes in bfloat16 may differ from float32 by this
-# many times as much, because it adds the same numbers in another order.
+# How much bfloat16 changes the log-probs of this process is measured. A server
+# that computes in bfloat16 may differ from float32 by this many times as much,
+# because it adds the same numbers in another order.
 _ROUNDING = 4.0
 # The difference that is allowed when one server scores the same text twice with
 # the same weights, in nats per token.
@@ -112,7 +112,7 @@ class Comparison:
     """Compare a server's description of its model with the policy.
 
     Raises:
-      answers.DisagreementError: If the two do not fit.
+      answers.DisagreementError: If they do not match.
     """
     if not server.abilities.seeds:
       logging.warning(
@@ -167,10 +167,10 @@ class Comparison:
   async def _check_unchanged(self, server: servers_lib.Server) -> None:
     """Check that a server still has the weights that were compared.
 
-    If somebody else replaces the weights, the version that the server reports
-    usually changes. It does not if the new weights have the same name, as by
-    default in mainline SGLang, nor if memory is corrupted. The log-probs of a
-    text show these cases, too.
+    If another client replaces the weights, the version that the server reports
+    usually changes. It stays the same if the new weights have the same name
+    (the default in mainline SGLang) or if memory is corrupted. The log-probs of
+    a fixed text reveal these cases, too.
 
     Raises:
       answers.DisagreementError: If the weights differ, so that the samples are
@@ -327,7 +327,7 @@ class Comparison:
       exact: float,
       allowed: float,
   ) -> answers.DisagreementError | None:
-    """Return the error that a probe shows, or None if the server fits.
+    """Return the error that a probe reveals; None if the server agrees.
 
     Args:
       url: URL of the server.

@@ -16,7 +16,7 @@ from evojax.runtime import descriptors
 # that no request is sent on a connection that is just being closed.
 _KEEP_ALIVE_SECONDS = 2.0
 _CONNECT_SECONDS = 5.0
-# File descriptors left for other purposes, and how many of these for probes.
+# File descriptors kept for other purposes, and how many of these for probes.
 _OTHER_FILES, _PROBES = 512, 128
 
 _Json = dict[str, Any]
@@ -33,7 +33,7 @@ class Connections:
   Attributes:
     timeout_seconds: Longest time that a request may go unanswered.
     http: The client that holds the connections, for the requests of `probes`.
-    most: Most requests that may be under way, since each needs a connection,
+    most: Maximum number of concurrent requests, since each needs a connection
       and thus a file descriptor.
   """
 
@@ -93,8 +93,8 @@ class Connections:
       path: Path of the route.
       body: JSON body of the request; a 'rid' identifies it on the server.
       admin: Whether the request needs the key for updates of the weights.
-      lost: Called with the server and the reason if it gives no answer, or
-        answers with a server error.
+      lost: Called with the server and the reason if the server does not answer
+        or answers with a server error.
 
     Raises:
       DisagreementError: If the server refuses, or the answer is not JSON.
@@ -122,8 +122,8 @@ class Connections:
           ' SGLang server?'
       ) from error
     status, text = response.status_code, response.text[:500]
-    # 408 says that the request did not arrive in time; some proxies answer so
-    # on a connection that was idle.
+    # 408 means that the request did not arrive in time; some proxies send it on
+    # a connection that was idle.
     if status in (408, 429, 503):
       server.rests_until = time.monotonic() + servers_lib.retry_after(response)
       server.busy = True
@@ -136,7 +136,7 @@ class Connections:
     raise answers.DisagreementError(f'{url} refused with {status}: {text}')
 
   async def _abort(self, server: servers_lib.Server, rid: str | None) -> None:
-    """Abort a request for which nobody waits any more, to save work."""
+    """Abort a request whose result is no longer needed, to save work."""
     if rid is None or not (server.abilities and server.abilities.abort):
       return
     url, body = f'{server.url}/abort_request', {'rid': rid, 'abort_all': False}

@@ -1,4 +1,4 @@
-"""Several SGLang servers used as one: probing, balancing, retries, revival.
+"""Several SGLang servers used as one: probes, balancing, retries, recovery.
 
 Everything runs in one event loop. While a server is not up, a task tries to
 bring it up: it probes the server and gives it the current weights. A request
@@ -46,7 +46,7 @@ ERRORS = (FleetError, answers.DisagreementError)
 
 
 _Json = dict[str, Any]
-# After one of these errors a server is unusable now, but perhaps not later.
+# After one of these errors a server is unusable, but may be usable later.
 _UNUSABLE = (probes.GoneError, connections_lib.BusyError, httpx2.HTTPError)
 _Server = servers_lib.Server
 _May = Callable[[_Server], bool]
@@ -131,8 +131,8 @@ class Fleet:
     await self._connections.close()
 
   def _most_turns(self) -> int:
-    """Return how many requests may be under way at a time."""
-    # Without servers there is one turn: its request raises the FleetError.
+    """Return the maximum number of concurrent requests."""
+    # At least 1: with no servers, that request waits and raises the FleetError.
     wanted, most = self._concurrency * len(self.servers), self._connections.most
     if wanted > most:
       logging.warning(
@@ -154,7 +154,7 @@ class Fleet:
   # --------------------------------------------------- joining and leaving
 
   async def _follow(self) -> None:
-    """Let servers join and leave as the file of URLs says."""
+    """Let servers join and leave whenever the file of URLs changes."""
     while True:
       await asyncio.sleep(_LOOK_SECONDS)
       try:
@@ -166,7 +166,7 @@ class Fleet:
         self._change_to(urls)
 
   def _change_to(self, urls: tuple[str, ...]) -> None:
-    """Use these servers; servers that were left out are tried again."""
+    """Use these servers; those that were excluded are tried again."""
     known = {server.url: server for server in self.servers}
     for url in known.keys() - urls:
       self._leave(known[url])
@@ -199,7 +199,7 @@ class Fleet:
       waits.reschedule(self._loop.time())
 
   def refuse(self, url: str, error: Exception) -> None:
-    """Leave out a newcomer that does not fit; callable from any thread."""
+    """Exclude a new server that does not fit; callable from any thread."""
 
     def leave_out() -> None:
       for server in self.servers:
@@ -289,8 +289,8 @@ class Fleet:
   def _is_stale(self, server: _Server, answer: Any) -> bool:
     """Return True if an answer was sampled with other weights than this run's.
 
-    This happens if somebody restarted the server after it took the weights. The
-    server is then brought up again, with the current weights.
+    This happens if the server was restarted after it had loaded the weights. It
+    is then brought up again, with the current weights.
 
     Raises:
       DisagreementError: If the server keeps answering with other weights.
@@ -430,8 +430,8 @@ class Fleet:
   async def _exchange(self, server: _Server) -> None:
     """Give the weights to a server that is up; revive it if that fails."""
     try:
-      # A server that hangs is found in less time than weights may take to load.
-      # (Not by /health, for which mainline SGLang takes a second.)
+      # This detects a hanging server sooner than the timeout for its weights.
+      # (/health would take a second in mainline SGLang.)
       await self._model_info(server)
       while server.up and server.weights != self.weights.version:
         await self._give_weights(server)
@@ -469,7 +469,7 @@ class Fleet:
         await transfer.from_folder(post, server.url, weights)
     except answers.DisagreementError:
       if self.weights is not weights:
-        return  # There are newer weights by now, which it may accept.
+        return  # Newer weights exist by now, which the server may accept.
       raise
     finally:
       server.taking = ''
@@ -522,13 +522,13 @@ class Fleet:
         for waits in server.waits:
           waits.reschedule(self._loop.time())
       except httpx2.HTTPError:
-        pass  # Then its pending requests fail without our help.
+        pass  # Then its pending requests fail by themselves.
 
   async def _check_busy(self, server: _Server) -> None:
-    """Take a server out of use if it is not busy, but has failed.
+    """Take a server that seemed busy out of use if it has in fact failed.
 
-    Both answer 503: a server with a full queue, which soon works again, and one
-    that does not sample any more, or a proxy in front of it.
+    Its status 503 may mean a full queue, which soon passes, or that it no
+    longer samples; it may also come from a proxy in front of a dead server.
     """
     server.busy = False
     try:

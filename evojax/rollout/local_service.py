@@ -1,8 +1,8 @@
-"""The `service.Service` over slots of this process: one thread schedules them.
+"""A `service.Service` that samples in this process, in a thread of its own.
 
-Only that thread runs programs of the sampler; new weights are loaded in the
-thread of the caller. Callers queue a command, which the service's thread
-carries out between two segments of decoding, and wait for the result.
+Only this thread runs the compiled programs of the sampler; new weights are
+loaded in the caller's thread. A caller queues a command, which the service's
+thread carries out between two segments of decoding, and waits for the result.
 """
 
 import collections
@@ -50,7 +50,7 @@ class LocalService:
     """Install the first weights and start the thread.
 
     Args:
-      slots: Slots made with limits; nobody else may use them.
+      slots: Slots made with limits, for the exclusive use of this service.
       decode_text: Token ids -> the text in which stop strings are found,
         special tokens included, as in SGLang.
       load: Directory -> parameters on the device; raises ValueError if they are
@@ -111,7 +111,7 @@ class LocalService:
       jobs: Sequence[service.Job],
       listeners: Sequence[service.Listener],
   ) -> None:
-    # Samples of one prompt share all that is checked, so one check suffices.
+    # All samples of a prompt are checked for the same fields: once is enough.
     same = lambda j: (
         id(j.prompt_tokens),
         id(j.params),

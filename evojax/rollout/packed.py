@@ -74,8 +74,8 @@ def unpack(
     versions = np.asarray(arrays['versions'][part])
     found = spans(versions)
     text = tokenizer.decode(tokens.tolist())
-    # As while it was sampled, stop strings are sought in the text with special
-    # tokens: without them there may be one that has stopped nothing.
+    # As during sampling, search for stop strings in the text with special
+    # tokens: without these, it may contain one that did not stop the sample.
     stop = request.params.stop
     if hit := stops.find(tokens.tolist(), stop, tokenizer.decode_all):
       text = stops.cut(text, (hit[1],))

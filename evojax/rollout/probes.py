@@ -8,11 +8,11 @@ import httpx2
 from evojax.rollout import answers
 from evojax.rollout import servers as servers_lib
 
-SECONDS = 30.0  # Longest time of a probe.
+SECONDS = 30.0  # Time limit of a probe.
 
 
 class GoneError(Exception):
-  """A server is unusable now, but perhaps not later."""
+  """A server is unusable at the moment; a later attempt may succeed."""
 
 
 async def fetch(http: httpx2.AsyncClient, url: str) -> httpx2.Response:

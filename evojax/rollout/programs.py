@@ -60,7 +60,7 @@ class Chunk:
 class Insertion:
   """Sequences that start in decode slots, at most R at once."""
 
-  slot: Any  # int32 [R]; B inserts nothing.
+  slot: Any  # int32 [R]; B: no insertion.
   source: Any  # int32 [R], the row that holds the prefilled tokens.
   length: Any  # int32 [R], number of prefilled tokens.
   # int32 [R], how many of them were sampled earlier; the rest is the prompt.
@@ -182,7 +182,7 @@ def decode(cfg, eos_ids, params, state: State, halted, steps) -> State:
     )
     count = s.count + live
     # A finished row is still computed, because skipping it would change the
-    # shape. Its results are dropped; in the cache it writes to its own place.
+    # shape. Its results are dropped; it overwrites its own place in the cache.
     at = jnp.where(live, s.count, s.tokens.shape[1])
     put = lambda old, new: old.at[rows, at].set(new, mode='drop')
     stop = sampling.ends(row, token, eos_ids)
@@ -200,7 +200,7 @@ def decode(cfg, eos_ids, params, state: State, halted, steps) -> State:
 
   # Arrays that no step changes are kept out of the loop's carry.
   done = state.done | halted
-  # Not in every step, because the maximum over slices crosses their network.
+  # Once, not in every step: a maximum over slices uses their slow network.
   left = jnp.minimum(steps, row.max_tokens - state.count)
   used = jnp.where(done, 1, state.position + left).max()
   loop = dataclasses.replace(state, done=done, params=None, keys=None)

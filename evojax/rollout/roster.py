@@ -4,8 +4,8 @@
     http://host-a:30000
     http://host-b:30000
 
-The servers may change during the run. A change takes effect once two reads in a
-row found the same text, so that no server is lost to a half-written file.
+The servers may change during the run. A change takes effect once two successive
+reads have found the same text, since a half-written file would lack servers.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ class Roster:
     """Store the path; nothing is read yet."""
     self.path = pathlib.Path(path).expanduser()
     self._text = self._seen = ''  # The text in use, and the text last read.
-    self._told = ''  # The last fault that was raised.
+    self._told = ''  # The last fault that was raised, to raise it only once.
 
   def read(self) -> tuple[str, ...]:
     """Return the URLs.
@@ -60,7 +60,7 @@ class Roster:
       return None
     settled, self._seen = text == self._seen, text
     if text == self._text:
-      self._told = ''  # The fault is gone; the next one is told, too.
+      self._told = ''  # The fault is mended; if it recurs, it is raised again.
       return None
     if not settled:
       return None

@@ -16,7 +16,7 @@ import numpy as np
 from evojax.rollout import service
 
 NEG_INF = -1e30
-# A token beyond every vocabulary: scatters drop values for it.
+# An index beyond every vocabulary; scatters drop values with this index.
 _NOWHERE = np.iinfo(np.int32).max
 # Fields of `records.SamplingParams` that are also fields of `Params`.
 _SAMPLED = (
@@ -36,7 +36,7 @@ ADJUSTED = (*_CHANGED, 'stop_token_ids', 'logit_bias')
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-  """Limits of what a request may ask for; they are sizes of compiled arrays."""
+  """Limits of a request; they are the sizes of compiled arrays."""
 
   stop_ids: int = 8  # Stop tokens of a request.
   logit_bias: int = 64  # Tokens with a bias.
@@ -44,7 +44,7 @@ class Limits:
 
 
 def _rows(dtype: type, neutral: int = 0, limit: str = '') -> Any:
-  """Declare a field with an array [B], or [B, limit] if a limit is named.
+  """Declare a field that holds an array [B], or [B, limit] with a limit.
 
   After JAX maps over the dataclass, the field may hold something else in place
   of the array: a shape, a sharding, or names of axes.
@@ -63,7 +63,7 @@ def _rows(dtype: type, neutral: int = 0, limit: str = '') -> Any:
 class Adjustments:
   """Changes of the logits of each row before it samples."""
 
-  min_tokens: Any = _rows(np.int32)  # Fewest tokens before a sequence may end.
+  min_tokens: Any = _rows(np.int32)  # Tokens before a sequence may end.
   stop_ids: Any = _rows(np.int32, -1, 'stop_ids')
   frequency_penalty: Any = _rows(np.float32)
   presence_penalty: Any = _rows(np.float32)
@@ -198,7 +198,7 @@ def sample(
   top_p = jnp.where(live, params.top_p, 1.0)
   top_k = jnp.where(live, params.top_k, -1)
   min_p = jnp.where(live, params.min_p, 0.0)
-  # Sorting a vocabulary costs more than a small model's step.
+  # Sorting the vocabulary costs more than a decode step of a small model.
   filtered = jax.lax.cond(
       jnp.any((top_p < 1) | (top_k > 0) | (min_p > 0)),
       lambda x: _filter(x, top_p, top_k, min_p),
@@ -260,7 +260,7 @@ def _filter(logits, top_p, top_k, min_p):
   before = jnp.cumsum(ranked, -1) - ranked  # Mass ranked above each token.
   size = logits.shape[-1]
   limit = jnp.where(top_k > 0, jnp.minimum(top_k, size), size)
-  # Rounded shares may add up to 1 before the last token, but top_p = 1 is off.
+  # top_p = 1 keeps all tokens, even if rounding makes `before` reach 1 early.
   within = (before < top_p[:, None]) | (top_p >= 1)[:, None]
   keep = within & (jnp.arange(size) < limit[:, None])
   last = jnp.maximum(keep.sum(-1), 1) - 1

@@ -31,8 +31,8 @@ _SEGMENT_SECONDS = 0.5
 # otherwise they are searched for after every refill_every steps.
 _STOP_CHECK_STEPS = 16
 # Chunks that are prefilled between two segments of decoding. In a burst, when
-# many prompts wait for many empty slots, more chunks pay off, because decoding
-# computes empty slots at the cost of full ones.
+# many prompts wait for many empty slots, prefilling more is worthwhile, because
+# decoding an empty slot costs as much as decoding a full one.
 _CHUNKS_PER_STEP, _CHUNKS_PER_BURST = 4, 16
 
 # Key of a row: its tokens, and whether they are scored. Scored prompts have
@@ -174,7 +174,7 @@ class Scheduler:
     # Seconds per decode step in the last segment of this process, and per chunk
     # in its last refill.
     self._step_seconds = self._chunk_seconds = math.inf
-    # Whether a refill has not ended, and its chunks that count so far.
+    # Whether a refill is in progress, and its chunks that count so far.
     self._refilling, self._chunks = False, 0
     # Maximum number of tokens that a slot can gain in a segment: one per step,
     # and the first one, which is sampled after the prefill.
@@ -267,8 +267,8 @@ class Scheduler:
       self._decode()
     elif self._pending:
       self.notify()
-      # Otherwise many chunks could queue on the device before jobs that come
-      # now.
+      # Otherwise many chunks could queue on the device ahead of jobs that
+      # arrive now.
       self.slots.wait()
     if not self.busy:
       self.notify()
@@ -283,7 +283,7 @@ class Scheduler:
     # Listeners take time on the host, so they run while the device works.
     self.notify()
     gained = self._collect()  # Waits for the device.
-    waits.advance()  # A rollout may take longer than a run may be stuck.
+    waits.advance()  # A rollout may take longer than the limit for no progress.
     self._step_seconds = (time.monotonic() - started) / min(steps, gained)
 
   def notify(self) -> None:
@@ -331,8 +331,8 @@ class Scheduler:
     else:
       self._refilling, self._chunks = False, 0
     if chunks and not self._jobs_may_come:
-      # Otherwise all chunks would queue on the device, and whoever waits for
-      # them could check no signal.
+      # Otherwise all chunks would queue on the device, and the thread that
+      # waits for them could not check for signals.
       self.slots.wait()
       self._chunk_seconds = (time.monotonic() - started) / chunks
     return not self._refilling
@@ -393,7 +393,7 @@ class Scheduler:
     return bool(self._pending)
 
   def _newcomer(self, rows: Sequence[int]) -> Entry | None:
-    """Return the entry that takes the first of the free rows, or None."""
+    """Return the entry that gets the first of the free rows, or None."""
     if not rows:
       return None
     heads = self.waiting.heads()
@@ -452,7 +452,7 @@ class Scheduler:
         continue
       slot = next(free)
       self.running[slot] = entry
-      self._halted[slot] = False  # The flag was for the slot's last entry.
+      self._halted[slot] = False  # The flag was for the slot's previous entry.
       start = slots_lib.Start(slot, source, entry.job, entry.tokens)
       starts.append(start)
     if starts:

@@ -39,8 +39,8 @@ class Server:
   abilities: Abilities | None = None  # Result of the last probe.
   weights: str = ''  # Version that it serves; '' if not from this fleet.
   taking: str = ''  # Version that is being sent to it now.
-  # Held while weights are sent: a server that is lost in the middle is revived
-  # meanwhile, and the end of one update must not end the other.
+  # Held while weights are sent. If the server is lost during an update, its
+  # revival sends them, too, and one update must not end the other.
   sending: asyncio.Lock = dataclasses.field(default_factory=asyncio.Lock)
   trusted: bool = False  # Its log-probs were compared with the policy's.
   # It joined during the run and was not compared yet. If it does not fit, it is
@@ -48,9 +48,9 @@ class Server:
   newcomer: bool = False
   refused: bool = False  # It is left out until the file of URLs changes.
   left: bool = False  # The file of URLs does not name it any more.
-  in_flight: int = 0  # Requests that wait for its answers.
+  in_flight: int = 0  # Number of requests that wait for its answer.
   rests_until: float = 0.0  # No requests before this time.monotonic().
-  busy: bool = False  # It put off a request since `Fleet._watch` last looked.
+  busy: bool = False  # It refused a request as busy since `_watch` last looked.
   stale: int = 0  # Successive answers from weights that this run did not send.
   error: str = 'never answered'  # Why it is not up.
   revival: asyncio.Task | None = None  # Brings it up.

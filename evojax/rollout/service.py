@@ -1,9 +1,9 @@
-"""The interface of a sampler for servers, which takes jobs while others run.
+"""The interface of a sampler for servers, which accepts jobs while others run.
 
 A `Service` owns decode slots and a thread that schedules them. Any thread may
-submit jobs and gets their tokens as they are sampled. The weights can be
-exchanged between two decode steps, and every token is reported with the version
-of the weights that sampled it.
+submit jobs and receives their tokens as they are sampled. The weights can be
+replaced between two decode steps; every token is reported with the version of
+the weights that sampled it.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ class QueueFullError(Exception):
 
 
 class ServiceFailedError(RuntimeError):
-  """The service samples no more: it is closed, or its thread died."""
+  """The service no longer samples: it is closed, or its thread died."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Job:
 
   rid: str  # Unique among all jobs that have not ended.
   prompt_tokens: tuple[int, ...]
-  params: records.SamplingParams  # With max_tokens=0 the prompt is only read.
+  params: records.SamplingParams  # max_tokens=0: the prompt is only prefilled.
   seed: int  # uint32; equal keys, prompts and weights give equal samples.
   problem: int = 0  # uint32, part of the random key.
   sample: int = 0  # uint32, part of the random key.
@@ -61,7 +61,7 @@ class Finish:
 class Chunk:
   """The tokens of a job since its previous chunk; the last chunk has `finish`.
 
-  Tokens are never taken back. A stop token is in the chunk that reports the
+  Tokens are never retracted. A stop token is in the chunk that reports the
   stop.
   """
 
@@ -168,7 +168,7 @@ class Service(Protocol):
   ) -> int:
     """Load a Hugging Face directory of the same shape; return when it is done.
 
-    No token is sampled while the weights are exchanged; running jobs continue
+    No token is sampled while the weights are replaced; running jobs continue
     with the new weights.
 
     Args:

@@ -2,17 +2,17 @@
 
 A fixed number of slots is decoded in lock step; each holds one sequence with
 its keys, values and random key. Prompts are prefilled in rows, chunk by chunk,
-and copied into slots. Every array keeps its shape for the life of the object,
-so each program is compiled once; only `insert` has some sizes, see
-`prompt_lengths`. At these shapes the results of a row are bit-equal whatever
-the other rows hold, because every operation is row-wise: the row's random key
-is fold(seed, problem, sample, token), and a token's place in the cache is its
-position.
+and copied into slots. Every array keeps its shape for the lifetime of the
+object, so each program is compiled once; only `insert` is compiled for several
+sizes, see `prompt_lengths`. At these shapes the results of a row are bit-equal
+whatever the other rows hold, because every operation is row-wise: the row's
+random key is fold(seed, problem, sample, token), and a token's place in the
+cache is its position.
 
 The keys and values of a chunk depend only on the tokens up to its end, so a
 chunk from the prefix cache is bit-equal to a computed one. A row whose prompt
-is done takes the next prompt; thus a long prompt delays neither the decoding
-nor the prompts after it. By default, a chunk is a whole prompt.
+is done takes the next prompt, so a long prompt delays neither decoding nor the
+prompts behind it. By default, a chunk is a whole prompt.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -34,7 +34,7 @@ from evojax.runtime import sharding
 
 @dataclasses.dataclass(frozen=True)
 class Shapes:
-  """Sizes of the sampler's arrays, fixed for its life."""
+  """Sizes of the sampler's arrays, fixed for its lifetime."""
 
   max_prompt_tokens: int  # Lp, the longest sequence that is prefilled.
   max_tokens: int  # Lc, maximum number of sampled tokens per sequence.
@@ -330,7 +330,7 @@ class Slots:
     )
     found = jax.tree.leaves(sharding.to_host(found))
     for r in rows:
-      # A chunk scores the token after each of its own, hence + 1.
+      # + 1, since each token of a chunk predicts the one after it.
       at = chunk.start[r] + 1
       for all_scores, new in zip(
           jax.tree.leaves(self._rows[r].scores), found, strict=True

@@ -3,8 +3,8 @@
 import bisect
 from collections.abc import Callable, Sequence
 
-# Most tokens that a character may need, and how many characters at the
-# beginning of a window may differ from those in the whole text.
+# The maximum number of tokens per character, and of characters at the beginning
+# of a window that may differ from those in the whole text.
 _TOKENS_PER_CHARACTER, _BLURRED = 4, 4
 
 
@@ -33,21 +33,22 @@ def find(
     stops: Stop strings.
     decode: Token ids -> text, special tokens included: a policy may end its
       turns with one that is not its end-of-sequence token.
-    checked: Number of first tokens in which an earlier call found none.
+    checked: Number of leading tokens in which an earlier call found none.
 
   Returns:
-    (number of tokens, stop string): the fewest first tokens whose text contains
-    a stop string; None if there is none.
+    (number of tokens, stop string): the smallest number of leading tokens whose
+    text contains a stop string; None if there is none.
   """
   if not stops:
     return None
-  # A completion is searched again and again while it grows, so only its end is
-  # decoded first.
+  # A completion is searched repeatedly while it grows, so only its end is
+  # decoded at first.
   end = _end(tokens, max(map(len, stops)), decode, checked)
   if not all(first(decode(part), stops) for part in (end, tokens)):
     return None
-  # A longer head holds whatever a shorter one does, so the length is bisected.
-  # Trying all lengths would block all other samples for seconds.
+  # A longer prefix contains every stop string that a shorter one does, so the
+  # length is bisected. Trying all lengths would block other samples for
+  # seconds.
   hit_in = lambda n: first(decode(tokens[:n]), stops)
   found = lambda n: hit_in(n) is not None
   n = 1 + bisect.bisect_left(range(1, len(tokens)), True, key=found)

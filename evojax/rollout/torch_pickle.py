@@ -1,13 +1,14 @@
-"""Tensors in the form in which PyTorch pickles them by value, without PyTorch.
+"""Reads and writes PyTorch's pickles of tensors, without PyTorch.
 
-SGLang's /update_weights_from_tensor takes a pickled list of names and tensors.
-PyTorch's own pickle of a list of CPU tensors has this form, too, whereas its
-multiprocessing pickles hold only handles of memory on the same machine, which
-are refused here. A storage within a pickle is in the older format of
-`torch.save`: five pickles (magic number, version, sizes of types, the storage,
-its key), then the number of its elements and their bytes.
+SGLang's /update_weights_from_tensor takes a pickled list of names and tensors,
+with the tensors stored by value. PyTorch's own pickle of a list of CPU tensors
+has this format. The pickles of torch.multiprocessing do not: they hold only
+handles of memory on the same machine, and are refused here. A storage within a
+pickle is in the older format of `torch.save`: five pickles (magic number,
+version, sizes of types, the storage, its key), then the number of its elements
+and their bytes.
 
-Reading calls no code that a pickle names: a name that is not listed here is an
+Reading runs no code that a pickle names: a name that is not listed here is an
 error.
 """
 
@@ -150,7 +151,7 @@ def _read(unpickler: type[pickle.Unpickler], file: io.BytesIO) -> Any:
     return unpickler(file).load()
   except TensorError:
     raise
-  except Exception as error:  # Broken pickles raise nearly everything.
+  except Exception as error:  # A broken pickle can raise almost any error.
     raise TensorError(f'no pickle of tensors: {error!s:.200}') from error
 
 

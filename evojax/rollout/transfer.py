@@ -1,10 +1,10 @@
 """Transfer of new weights to a server, in a directory or as tensors over HTTP.
 
-In both cases the weights are a Hugging Face directory that the trainer wrote.
-By default a server reads it, so that both must see it under the same path. As
-tensors, the weights travel in the bodies of requests, once for each tensor-
-parallel rank of a server, and only the trainer must see the directory. Choose
-that where trainer and servers share no file system.
+In both cases the trainer writes the weights as a Hugging Face directory. By
+default a server reads this directory, so trainer and server must see it under
+the same path. Tensors are sent in the bodies of requests, once for each tensor-
+parallel rank of a server, and only the trainer needs the directory. Use them if
+trainer and servers share no file system.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ Post = Callable[[str, dict[str, Any]], Awaitable[Any]]
 
 
 def check(server: servers.Server, transport: str) -> None:
-  """Check that a server can take weights in this way.
+  """Check that a server can receive weights in this way.
 
   Args:
     server: A server that was probed.
@@ -100,7 +100,7 @@ async def from_tensors(
   try:
     await post(_BEGIN, {})
   except answers.DisagreementError:
-    # A trainer that died may have left an update open.
+    # An earlier trainer may have died before it ended its update.
     with contextlib.suppress(answers.DisagreementError):
       await post(_END, {})
     await post(_BEGIN, {})

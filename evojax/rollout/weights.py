@@ -15,8 +15,8 @@ import pathlib
 import shutil
 
 _UNFINISHED = '.new-'
-# Newest versions that are kept: a server that comes back may still read the
-# previous one.
+# Number of newest versions that are kept: a server that comes back may still
+# read the previous one.
 _KEEP = 2
 
 

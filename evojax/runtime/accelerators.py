@@ -2,10 +2,10 @@
 
     shares = divide(4, [config.mesh], beside=False)
 
-jax takes most of a GPU's memory when it opens it, and only one process can hold
-a TPU chip. Therefore processes that run side by side get devices of their own,
-by variables that CUDA and libtpu read before they open any. GPUs are shared
-only if the user has limited the memory that jax takes.
+jax reserves most of a GPU's memory when it opens the GPU, and only one process
+can hold a TPU chip. Therefore processes that run side by side get different
+devices, by environment variables that CUDA and libtpu read before they open
+any. GPUs are shared only if the user has limited the memory that jax reserves.
 """
 
 from collections.abc import Iterable, Mapping
@@ -22,8 +22,8 @@ GPU, TPU = 'GPU', 'TPU'
 _PLATFORMS = {GPU: {'cuda', 'gpu'}, TPU: {'tpu'}}
 # Variables with the devices that a process may open, as a list of ids.
 _VISIBLE = {GPU: 'CUDA_VISIBLE_DEVICES', TPU: 'TPU_VISIBLE_CHIPS'}
-# Chips of a process that does not have all -> their arrangement; Ray and jax's
-# own tests use the same values.
+# Number of chips of a process that does not have all -> their arrangement; Ray
+# and jax's own tests use the same values.
 _BOUNDS = {1: '1,1,1', 2: '1,2,1'}
 _GOOGLE = '0x1ae0'  # PCI vendor.
 _MEMORY = 'XLA_CLIENT_MEM_FRACTION', 'XLA_PYTHON_CLIENT_MEM_FRACTION'
@@ -60,8 +60,8 @@ def _text(kind: str, count: int) -> str:
 def find() -> Found | None:
   """Return the accelerators that a process may open; None: only the CPU.
 
-  Files of devices are counted, so that no device is opened. JAX_PLATFORMS and
-  the variables that hide devices are obeyed.
+  Device files are counted, so that no device is opened. JAX_PLATFORMS and the
+  variables that hide devices are respected.
   """
   wanted = jax.config.jax_platforms or ''
   for kind, count in ((TPU, _count_tpus), (GPU, _count_gpus)):
@@ -80,18 +80,18 @@ def find() -> Found | None:
 
 
 def _count_gpus() -> int:
-  """Return the number of NVIDIA GPUs; 1 for all those of WSL 2."""
-  # WSL 2 has one file for the GPUs of all vendors; the driver of NVIDIA for
-  # Windows brings this library.
+  """Return the number of NVIDIA GPUs; under WSL 2, 1 for all of them."""
+  # WSL 2 has one file for the GPUs of all vendors; NVIDIA's driver for Windows
+  # provides this library.
   wsl = _ROOT / 'usr' / 'lib' / 'wsl' / 'lib' / 'libcuda.so.1'
   there = (_ROOT / 'dev' / 'dxg').exists() and wsl.exists()
   return len(_numbered('nvidia')) or int(there)
 
 
 def _count_tpus() -> int:
-  """Return the number of TPU chips, by the files of their older or new driver.
+  """Return the number of TPU chips, from the files of their old or new driver.
 
-  A group of VFIO may also be another vendor's device.
+  The new driver is VFIO, whose groups may also be other vendors' devices.
   """
   groups = _ROOT / 'sys' / 'kernel' / 'iommu_groups'
   vendors = [
@@ -128,8 +128,8 @@ def divide(
 
   Returns:
     The share of this process, if `beside`, and those of the workers. Empty if
-    the processes use all devices as they are: on a CPU, without other processes
-    or if their memory limits allow it.
+    devices need not be divided: on a CPU, without other processes, or if their
+    memory limits allow them to share all devices.
 
   Raises:
     ValueError: If there are too few devices.
@@ -146,7 +146,11 @@ def divide(
 
 
 def _needed(meshes: Iterable[Mapping[str, int]]) -> tuple[int, int]:
-  """Return how many devices a process needs: exactly (or 0), a multiple of."""
+  """Return how many devices a process needs.
+
+  Returns:
+    (exact number, or 0 if none is fixed; what the number is a multiple of).
+  """
   fixed, step = 0, 1
   for mesh in meshes:
     size = abs(math.prod(mesh.values()))
@@ -196,7 +200,7 @@ def _fit(processes: int) -> bool:
 
 
 def _refusal(found: Found, workers: int, beside: bool, needed: int) -> str:
-  """Return why the devices are too few, and what helps."""
+  """Return why there are too few devices, with a remedy."""
   processes, fewer = workers + beside, len(found.ids) // needed - beside
   if found.kind == TPU and needed > max(_BOUNDS):
     fewer = 0

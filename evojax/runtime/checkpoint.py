@@ -12,11 +12,11 @@ data, so a file that is damaged later would silently give wrong numbers;
 therefore a restore checks the hashes.
 
 Arrays are saved as OCDBT databases, one per process, which process 0 merges in
-their shared directory. In an object store several processes have no shared
-directory. There the arrays are Zarr files, one per chunk: each process uploads
-the chunks that it writes, process 0 all other files, and a restore downloads
-and checks in each process only what it needs, see `chunks`. Any number of
-processes restores both forms.
+their shared directory. If a run of several processes saves to an object store,
+there is no shared directory. The arrays are then Zarr files, one per chunk:
+each process uploads the chunks that it writes, process 0 uploads all other
+files, and a restore downloads and checks in each process only what it needs,
+see `chunks`. Both formats can be restored by any number of processes.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -132,7 +132,7 @@ def _gather(
   copy = mirror.divided(final)
   if index := jax.process_index():
     counts = lambda name: name.startswith(own(index))
-    if copy:  # All processes write the files at the top of `state`; 0 sends.
+    if copy:  # All write the files at the top of `state`; 0 uploads its own.
       counts = lambda name: name.count('/') > 1
     sums = _sums(folder, counts)
     sizes = copy.send(folder, sums, final) if copy else {}
@@ -146,7 +146,7 @@ def _gather(
     found, sizes = messages.receive(final.name, other, seconds=_BARRIER_SECONDS)
     sums |= found
     uploaded |= sizes
-  # A lost chunk would be taken for one of zeros, or be found at a restore only.
+  # A lost chunk would be read as zeros, or be detected only by a restore.
   if missing := chunks.missing(folder, sums):
     raise OSError(f'no process has written {missing[0]}')
   paths = sorted(map(pathlib.Path, sums))
@@ -317,11 +317,11 @@ class Checkpointer:
   def estimate(self, state: PyTree) -> tuple[int, float]:
     """Return the bytes of a state, and the seconds until a save is durable.
 
-    The processes write their parts at the same time, each at the speed of the
-    last save; in a process that has saved nothing yet, at that which the
-    restored checkpoint names, or else at 100 MB/s. The rest of a save in
-    progress is included. Only the result in process 0 counts, since the others
-    do not measure the whole save.
+    The processes write their parts in parallel, each at the speed of the last
+    save; before the first save of this start, at the speed recorded in the
+    restored checkpoint, or else at 100 MB/s. The remaining time of a save in
+    progress is included. Only the result in process 0 is valid, since the
+    others do not measure the whole save.
     """
     flat = _flatten(state)
     size = sum(x.nbytes for x in flat.values())
@@ -434,7 +434,7 @@ class Checkpointer:
     return jax.tree.unflatten(treedef, [arrays[path] for path in wanted]), meta
 
   def _make_room(self, temporary: pathlib.Path, size: int) -> None:
-    """Create the directory; remove the rests of killed saves.
+    """Create the directory; remove what killed saves have left.
 
     Raises:
       CheckpointError: If the disk has less than `size` bytes left.
@@ -509,8 +509,8 @@ class Checkpointer:
       self._delete_old()
       mirror.publish(self.directory)
     except (OSError, ValueError, RuntimeError) as error:
-      # While other processes write there, their saves would fail, too, with
-      # misleading messages. The next save deletes the directory.
+      # Other processes may still write there; without the directory, their
+      # saves would fail with misleading messages. The next save deletes it.
       if self._divided or jax.process_count() == 1:
         shutil.rmtree(temporary, ignore_errors=True)
       raise self._save_error(final, error) from error

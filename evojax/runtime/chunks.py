@@ -1,4 +1,4 @@
-"""Files of a checkpoint that hold the shards of this process.
+"""The files of a checkpoint that hold the shards of this process.
 
 A run whose processes have no shared directory saves each array as chunks in
 Zarr files, one file per chunk (see `checkpoint`):
@@ -7,7 +7,7 @@ Zarr files, one file per chunk (see `checkpoint`):
     state/<array>/c/0/3       the chunk in row 0, column 3 of the grid of chunks
 
 A process that restores needs the chunks that overlap its shards, and all files
-that are no chunks.
+that are not chunks.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -36,7 +36,7 @@ def needed(
   """Return a function that tells which files of a step this process needs.
 
   Args:
-    step: Directory of the step, with all its files that are no chunks.
+    step: Directory of the step, with all its files that are not chunks.
     wanted: Arrays that are restored, by name: jax arrays, ShapeDtypeStructs or
       NumPy arrays.
 
@@ -78,7 +78,7 @@ def missing(step: pathlib.Path, names: Collection[str]) -> list[str]:
   """Return the chunks that a step lacks.
 
   Args:
-    step: Directory of the step, with all its files that are no chunks.
+    step: Directory of the step, with all its files that are not chunks.
     names: Files of the step, relative to it, of all processes.
   """
   wanted = []

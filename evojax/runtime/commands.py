@@ -6,7 +6,7 @@
     pool.check(command.name)  # Raises if the command failed for good.
 
 A command keeps its result and its progress on disk. Therefore a command that
-was ended by a signal or lost its machine is started again and continues.
+was killed by a signal or lost its machine is started again and continues.
 """
 
 import collections
@@ -30,12 +30,12 @@ from evojax.runtime import preemption
 # The status of a command whose machine was lost. Other statuses are exit
 # statuses (>= 0) and negated signals (< 0, as in subprocess).
 LOST = -1000
-# A command fails for good after KILLS ends by a signal (the kernel sends one if
-# memory is short), or after LOSSES losses or preemptions of its machine.
+# A command fails for good after KILLS deaths by a signal (the kernel sends one
+# if memory runs out), or after LOSSES losses or preemptions of its machine.
 KILLS, LOSSES = 3, 20
-# On a shared file system, other machines may see a new file this much later.
+# On a shared file system, other machines may see a new file up to this late.
 _LATE_SECONDS = 60.0
-_MOST_CHARS = 500  # Of an error that a log ends with.
+_MOST_CHARS = 500  # Shown of the error at the end of a log.
 
 
 class CommandError(OSError):
@@ -103,9 +103,9 @@ class _Child(subprocess.Popen):
 
 
 class ThisMachine:
-  """Starts commands as processes beside this one.
+  """Starts commands as other processes on this machine.
 
-  They share its devices, or each has a part of those of the machine.
+  They share the devices of this process, or each gets a part of the machine's.
   """
 
   elsewhere = False
@@ -114,8 +114,8 @@ class ThisMachine:
     """Start nothing yet.
 
     Args:
-      shares: Devices of each command that runs at a time; empty: all of them
-        share those of this process.
+      shares: Devices of each command that runs at the same time; empty: all
+        commands share the devices of this process.
     """
     self.devices = shares[0].devices if shares else 0
     self._shares = shares
@@ -188,7 +188,7 @@ def share(wanted: Sequence[str], hosts: str = '') -> Share:
 
 
 def check_share(wanted: Sequence[str], hosts: str = '') -> Share:
-  """Return what `share` does, which may not be empty.
+  """Return the result of `share`, and refuse an empty one.
 
   Raises:
     ValueError: As `share` does, or if neither resources nor a TPU slice is
@@ -291,7 +291,7 @@ class Meter:
 
 @dataclasses.dataclass
 class _Deaths:
-  """Counts of the times that a command was ended from outside."""
+  """Counts how often a command was killed by a signal or lost its machine."""
 
   kills: int = 0
   losses: int = 0
@@ -457,7 +457,7 @@ class Pool:
 
 
 def _why(path: pathlib.Path) -> str:
-  """Return the last error of a log, whose lines are wrapped; or its end."""
+  """Return the last error in a log, unwrapped, or else its last line."""
   text = path.read_text(errors='replace') if path.exists() else ''
   lines = [line.strip() for line in text.splitlines() if line.strip()]
   if not lines:

@@ -37,8 +37,8 @@ FREE_FIELDS = (
     'rollout.weights_dir',
     'rollout.weights_transport',
 )
-# Free fields that bind a run which evolves: dev scores and replays, by which it
-# keeps changes, sample at this temperature.
+# Free fields that are fixed if a run evolves: the dev scores and replays, by
+# which it keeps changes, sample at this temperature.
 _OF_RACES = ('eval.temperature',)
 # Fields that a resumed run may change, and on which its results depend.
 _OF_RESULTS = (
@@ -83,8 +83,8 @@ def refused(
   }
 
 
-# Newer field -> the value that does what evojax did before the field existed.
-# For all other fields, this is the default.
+# Newer field -> the value with which evojax behaves as it did before the field
+# existed. For all other fields, this is the default.
 FORMERLY = {'evolve.settled': 1.0}
 
 
@@ -115,7 +115,7 @@ def _may_change(
 
 
 def _is_below(name: str, groups: Sequence[str]) -> bool:
-  """Return True if a field is one of some fields, or in one of some groups."""
+  """Return True if a field is among these fields, or in one of these groups."""
   # Names end with a dot here; otherwise 'log' would cover 'log_prob' as well.
   return any(f'{name}.'.startswith(f'{group}.') for group in groups)
 

@@ -48,7 +48,7 @@ def validate(
     config.ConfigError: Naming each field, its value and the remedy.
   """
   _check_fields(config)
-  # Combinations are checked second, because these checks divide by values that
+  # Combinations are checked last, because these checks divide by values that
   # must not be 0.
   found = _training(config, arm, trains) | _rollout(config) | _run(config)
   _refuse_wrong(found)
@@ -117,7 +117,7 @@ def check_names(config: ml_collections.ConfigDict) -> None:
 def _named(
     tree: Any, declared: Mapping[str, Any], prefix: str = ''
 ) -> Iterator[tuple[str, Any]]:
-  """Yield the paths and values of fields; names in a table are no fields."""
+  """Yield the paths and values of fields; names in a table are not fields."""
   for name, value in tree.items():
     path = f'{prefix}{name}'
     if isinstance(value, _TABLES) and path not in declared:
@@ -127,7 +127,7 @@ def _named(
 
 
 def unusual(config: ml_collections.ConfigDict) -> list[str]:
-  """Return a line for each value that is allowed but far from usual ones."""
+  """Return a line for each allowed value that is outside its usual range."""
   found = []
   for path, value in config_lib.flatten(config).items():
     field = config_lib.declaration(path)
@@ -195,8 +195,8 @@ def _training(
       ' top_p=1, top_k=-1, min_p=0': (
           trains and (r.top_p != 1 or r.top_k > 0 or r.min_p != 0)
       ),
-      # A parameter near 0.03 moves in steps of 1e-4, an update by about the
-      # learning rate. Adapters are float32 in any case.
+      # In bfloat16, a parameter near 0.03 changes in steps of 1e-4, but an
+      # update is about the learning rate. Adapters are always float32.
       f"model.param_dtype='bfloat16' rounds updates of optim.learning_rate="
       f'{rate:g} away: set --config.model.param_dtype=float32 (compute_dtype'
       ' may be bfloat16), or train adapters with --config.model.lora_rank=16': (
@@ -255,8 +255,8 @@ def _training(
 def corrects_sampler(c: ml_collections.ConfigDict) -> bool:
   """Return True if the update corrects for a sampler's different log-probs.
 
-  It does so by importance weights (tis_cap) or by rejection (reject). A veto of
-  single tokens that are far too unlikely is not enough.
+  It does so by importance weights (tis_cap) or by rejection (reject). A veto
+  that only drops far too unlikely tokens is not enough.
   """
   return c.grpo.tis_cap > 0 or c.grpo.reject != 'none'
 

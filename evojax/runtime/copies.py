@@ -1,8 +1,8 @@
-"""Files of process 0 in all processes of a run, of which each has a copy.
+"""Gives all processes of a run the files that process 0 writes.
 
-In an object store, the processes of a run share no directory, see `mirror`:
-process 0 writes the run's files, and the others download those that they read.
-On a shared directory, nothing is to be done.
+If the workdir is in an object store, the processes share no directory, see
+`mirror`: process 0 writes the run's files, and the others download those that
+they read. With a shared directory, there is nothing to do.
 """
 
 from collections.abc import Callable
@@ -17,9 +17,9 @@ from evojax.runtime import sharding
 
 
 def writes(path: str | os.PathLike[str]) -> bool:
-  """Return True if this process writes what all processes know.
+  """Return True if this process writes data that is equal in all processes.
 
-  Process 0 does; the others do if they have a copy of the directory.
+  Process 0 does; the others do if they have copies of the directory.
   """
   return sharding.is_primary() or mirror.divided(path) is not None
 
@@ -29,7 +29,7 @@ def fetch(
 ) -> None:
   """Download the missing files of a folder; all processes call it together.
 
-  Those that process 0 has written since the start are uploaded before.
+  Files that process 0 has written since the start are uploaded first.
 
   Args:
     path: The folder, below the run's workdir.

@@ -1,7 +1,7 @@
-"""A pool of threads that do not keep the process alive at its exit.
+"""A pool of threads that do not delay the exit of the process.
 
-The threads of concurrent.futures are joined at exit: work that never ends would
-keep the process alive.
+Python joins the threads of concurrent.futures at exit, so that work that never
+ends would keep the process alive.
 """
 
 from collections.abc import Callable

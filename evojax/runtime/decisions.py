@@ -54,8 +54,8 @@ def decide(choose: Callable[[], Any]) -> Any:
 def exchange(work: Callable[[], T]) -> list[T]:
   """Return the results of all processes; if one fails, raise its error in all.
 
-  Otherwise the others would wait for a process that has left. All processes
-  must call this.
+  If only one raised the error, the others would wait for it in their next
+  exchange. All processes must call this.
 
   Args:
     work: Called in every process. Its result can be pickled, and is not an

@@ -1,4 +1,4 @@
-"""Peak numbers of devices; reports of compilations, and memory after them."""
+"""Devices: their peak performance, compilations, and memory after these."""
 
 import collections
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ _COMPILED = '/jax/core/compile/backend_compile_duration'
 
 @dataclasses.dataclass(frozen=True)
 class Device:
-  """Peak numbers of one device."""
+  """Peak performance and memory of one device."""
 
   name: str
   flops: float  # Peak FLOP/s of dense bfloat16 products; CPU: float32.
@@ -66,7 +66,7 @@ DEVICES = {
 
 
 def peaks(kind: str) -> Device | None:
-  """Return the peak numbers for a jax device_kind; None if it is unknown."""
+  """Return the device with a jax device_kind; None if it is unknown."""
   known = [prefix for prefix in DEVICES if kind.startswith(prefix)]
   return DEVICES[max(known, key=len)] if known else None
 
@@ -94,8 +94,9 @@ def open_all() -> list[Any]:
   """Return the devices of all processes; the first call opens them.
 
   Raises:
-    ValueError: If jax cannot open those that it should, or would compute on the
-      CPU although this machine has an accelerator and nobody asked for the CPU.
+    ValueError: If jax cannot open the requested devices, or would compute on
+      the CPU although this machine has an accelerator and JAX_PLATFORMS does
+      not ask for the CPU.
   """
   remedy = 'JAX_PLATFORMS=cpu uses the CPU'
   try:
@@ -156,8 +157,8 @@ def describe() -> str:
 def trim_memory_after_compiling() -> None:
   """Return the compiler's freed memory to the system after each compilation.
 
-  glibc keeps memory that XLA frees, a few hundred megabytes after a train step,
-  in addition to the program's own memory. Without glibc this does nothing.
+  glibc keeps memory that XLA has freed: a few hundred megabytes after the train
+  step was compiled. Without glibc this does nothing.
   """
   trim = getattr(ctypes.CDLL(None), 'malloc_trim', None)
   if trim is None:

@@ -58,7 +58,7 @@ def error(path: pathlib.Path, size: int, problem: OSError) -> DiskError:
 
 
 def remedy(number: int | None) -> str:
-  """Return what helps after a write failed with this errno, a sentence."""
+  """Return a sentence with the remedy for a write that failed with an errno."""
   if number in (errno.ENOSPC, errno.EDQUOT):
     return 'Free space there or raise the quota'
   if number in (errno.EACCES, errno.EPERM, errno.EROFS):
@@ -86,7 +86,7 @@ def write_atomic(
     DiskError: If the disk is full or the path cannot be written.
   """
   path = pathlib.Path(path)
-  # A fixed name, so that the next write replaces the rest of a killed write.
+  # A fixed name, so that the next write replaces what a killed one has left.
   temporary = path.with_name(f'.{path.name}.tmp')
   try:
     with temporary.open('wb', buffering=0) as file:

@@ -1,4 +1,4 @@
-"""Needs of a process: packages, and keys in environment variables."""
+"""Checks of what a process needs: packages, keys in environment variables."""
 
 import importlib.util
 import os

@@ -1,4 +1,4 @@
-"""A local connection that stays open when the remote machine is gone.
+"""A local connection that stays open when the remote machine disappears.
 
 jax's client of the coordination service aborts its process, with a dozen lines
 from C++, as soon as its connection breaks. A client that connects through a

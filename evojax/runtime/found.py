@@ -24,7 +24,7 @@ def missing(path: pathlib.Path) -> list[pathlib.Path]:
 
 
 def remove(folders: list[pathlib.Path]) -> None:
-  """Remove empty directories, deepest first; stop at the first other one."""
+  """Remove empty directories, deepest first, up to the first non-empty one."""
   with contextlib.suppress(OSError):
     for folder in folders:
       folder.rmdir()

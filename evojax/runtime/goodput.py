@@ -153,9 +153,9 @@ def held(
 ) -> list[tuple[dict[str, Any], float]]:
   """Return each start with the seconds for which it held its devices.
 
-  They end with its last step, whether it was saved or not; what a start did
-  after that, such as an unfinished step, is not known. Starts are entries of
-  the manifest.
+  This time ends with the last step of the start, whether it was saved or not;
+  what a start did after that, such as an unfinished step, is not known. Starts
+  are entries of the manifest.
   """
   starts = run_files.starts(folder)
   file = pathlib.Path(folder, run_files.TIMES)
@@ -176,8 +176,8 @@ def of_evolving(
 ) -> dict[str, float]:
   """Return how much of the wall time of a run that evolves was useful.
 
-  Unlike that of a training, this wall time begins with the start of the first
-  process, so that it holds the loading of the policy as well.
+  Here the wall time begins with the start of the first process, and not with
+  the first step, so that it includes the time to load the policy.
 
   Args:
     folder: The run's directory.
@@ -185,8 +185,8 @@ def of_evolving(
     end: Unix time of its end, or the present time.
 
   Returns:
-    goodput, restarts and lost_seconds, which is all that is not useful; {} if
-    no start is recorded.
+    goodput, restarts and lost_seconds (all time that was not useful); {} if no
+    start is recorded.
   """
   starts = run_files.starts(folder)
   if not starts:
@@ -208,8 +208,8 @@ def start_of(
 ) -> Callable[[int], dict[str, Any]]:
   """Return a function from a step to the start that made it.
 
-  A run may continue on other devices; these are in the start, an entry of the
-  manifest. A step without a recorded end counts as one of the last start.
+  A start is an entry of the manifest. It names the devices, since a run may
+  continue on others. A step without a recorded end belongs to the last start.
 
   Raises:
     FileNotFoundError: If there is no manifest.

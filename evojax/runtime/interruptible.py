@@ -1,12 +1,12 @@
-"""Long calls of other code, in which the run still notices that it must stop.
+"""Long calls of other code, during which a request to stop is still noticed.
 
     grades = interruptible.call(lambda: domain.grade_many(...), stopping)
     rewards = interruptible.call_here(lambda: parts(view))
 
-`call` runs in a thread, and the main thread asks from time to time whether the
-run is to stop. An abandoned call cannot be ended: its thread goes on, and this
-process does not wait for it at its exit. `call_here` is for code of the user,
-which may need the main thread.
+`call` runs in a thread, and the main thread checks from time to time whether
+the run is to stop. An abandoned call cannot be killed: its thread continues,
+but the exit of this process does not wait for it. `call_here` is for code of
+the user, which may need the main thread.
 """
 
 from collections.abc import Callable
@@ -26,7 +26,7 @@ _POLL_SECONDS = 0.5
 
 
 def call(work: Callable[[], Any], stopping: Callable[[], bool]) -> Any:
-  """Return `work()`, or raise its error, unless the run is to stop before.
+  """Return `work()` or raise its error, unless the run is to stop earlier.
 
   In a run of several processes, all must call this function; each waits until
   the work of all has ended.
@@ -38,7 +38,7 @@ def call(work: Callable[[], Any], stopping: Callable[[], bool]) -> Any:
 
   Raises:
     preemption.Interrupted: If a process was asked to stop before all had ended.
-      The work goes on, but its result is dropped.
+      The work continues, but its result is dropped.
   """
   results, errors, ended = [], [], threading.Event()
   context = contextvars.copy_context()
@@ -55,7 +55,7 @@ def call(work: Callable[[], Any], stopping: Callable[[], bool]) -> Any:
   threads.run(run)
   try:
     while _any_works(ended):
-      # The exchange is no progress: work that hangs must look like it.
+      # The exchange must not count as progress, which would hide a hang.
       with waits.uncounted():
         if sharding.in_any_process(stopping()):
           # Other threads of the work, such as those of a pool, would delay the
@@ -110,7 +110,7 @@ def _threads(process: int) -> daemon_threads.DaemonThreads:
 
 
 def _any_works(ended: threading.Event) -> bool:
-  """Wait for an end, but not for long; return whether any process works."""
+  """Wait briefly for the end; return whether any process still works."""
   here = not ended.wait(_POLL_SECONDS)
   with waits.uncounted():
     return sharding.in_any_process(here)

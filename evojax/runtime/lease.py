@@ -3,11 +3,11 @@
     <folder>/.lease/000007.json    the lease of the folder's seventh process
 
 Unlike a kernel, a store does not drop locks when a process dies. Therefore the
-holder renews its object. A process that wants the folder watches the object by
-its own clock, and takes over once the object has not changed for TTL_SECONDS:
-it creates the object with the next number, by a write that succeeds for only
-one of several processes. A holder that was paused for too long finds a higher
-number and stops writing.
+holder of a lease renews its object regularly. Another process that wants the
+folder watches this object, and takes over once it has not changed for
+TTL_SECONDS on the watcher's own clock: it creates the object with the next
+number, by a write that succeeds for only one of several processes. A holder
+that was paused for too long finds a higher number and stops writing.
 """
 
 import dataclasses
@@ -182,7 +182,7 @@ class Lease:
     if not store.create(_name(self.number), self._data()):
       raise _taken(store, _newest(store))
     if store.create(_name(self.number), b'{}'):
-      store.remove(_name(self.number))  # No lease, which others could not read.
+      store.remove(_name(self.number))  # An invalid lease would block others.
       raise storage.StorageError(
           f'{store.url}: its file system lets two processes create one object,'
           ' so that a run cannot be kept to one of them; gs:// and s3:// can be'
@@ -238,6 +238,6 @@ class Lease:
           if not self._stop.is_set():
             self._store.write(_name(self.number), self._data())
         except LeaseError:
-          return  # The thread that writes finds out by its own `check`.
+          return  # The thread that writes notices this by its own `check`.
         except OSError:
           continue  # The store may answer again in time.

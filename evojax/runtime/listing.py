@@ -3,15 +3,15 @@
     <url>/.files.json          a base: number of the version, and sizes by name
     <url>/.files/000012.json   a segment: what version 12 adds and removes
 
-A store has no append, so that a new version would rewrite the whole list, which
-grows with every file of a run. Therefore a version is a small segment, written
-at once by a request that never replaces an object. When the segments have more
-entries than the base, a new base replaces them. On average, the cost of a
-version does not grow with the number of files, and a reader reads at most about
-twice the list.
+A store cannot append to an object, so that each new version would have to
+rewrite the whole list, which grows with every file of a run. Therefore a
+version is a small segment, written by a single request that never replaces an
+object. When the segments have more entries than the base, a new base replaces
+them. On average, the cost of a version does not grow with the number of files,
+and a reader reads at most about twice the size of the list.
 
-A reader ignores segments up to the number of the base: a kill may leave them
-between the write of a base and their removal.
+A reader ignores segments up to the number of the base: they are left if the
+process was killed after it wrote a base and before it removed them.
 """
 
 from collections.abc import Collection, Mapping
@@ -22,9 +22,9 @@ from evojax.runtime import lease
 from evojax.runtime import storage
 from evojax.runtime import stored_names as stored
 
-# Entries of segments that are never worth a new base.
+# Up to this many entries, segments are never merged into a new base.
 _LEAST_ENTRIES = 256
-_READS = 5  # Attempts to read a list that a writer compacts meanwhile.
+_READS = 5  # Attempts to read a list that a writer is compacting.
 
 
 class Listing:
@@ -64,7 +64,8 @@ class Listing:
   def _read(self) -> bool:
     """Read the newest version; return False if a segment is missing."""
     self._clear()
-    # Before the base: a segment that is removed meanwhile is part of the base.
+    # Listed before the base is read: a segment that is removed in between is
+    # part of that base.
     self._segments = sorted(
         self._store.list(stored.SEGMENTS), key=stored.segment_number
     )
@@ -72,7 +73,7 @@ class Listing:
     try:
       base, found = self._store.read_json(stored.FILES, 'files')
     except FileNotFoundError:
-      # Somebody has deleted it; a new list begins after what is left.
+      # The base was deleted; a new list begins after the remaining segments.
       self._number = max(numbers, default=0)
       return True
     self.files, self._number = found['files'], found['count']
@@ -135,7 +136,7 @@ class Listing:
   def _apply(
       self, added: Mapping[str, int], removed: Collection[str], data: bytes
   ) -> None:
-    """Go on to the next version."""
+    """Advance to the next version."""
     self.files |= added
     for name in removed:
       self.files.pop(name, None)

@@ -168,7 +168,7 @@ def is_held(folder: pathlib.Path) -> bool:
 
 
 def _close_in_child() -> None:
-  """Close locks; a forked child would hold them after its parent's death."""
+  """Close the locks in a forked child, which would otherwise keep them held."""
   for fd in _held:
     os.close(fd)
   _held.clear()

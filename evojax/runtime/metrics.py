@@ -223,8 +223,8 @@ class MetricWriter(contextlib.AbstractContextManager):
       for name, value in row.items():
         if not isinstance(value, str):
           self._tensorboard.add_scalar(name, value, step)
-      # A resumed run does not write these rows again, so they must not be lost
-      # in a queue if the process is killed.
+      # A resumed run does not write these rows again, so a kill must not lose
+      # them in a queue.
       self._tensorboard.flush()
     if self._wandb is not None:
       self._wandb.log(row, step=step)

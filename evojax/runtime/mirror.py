@@ -5,8 +5,9 @@
 
 A run reads and writes the files of the copy. `publish` uploads new files to the
 store, under the same names, whenever a checkpoint is complete and whenever the
-ledger has a new row. While other processes of this machine write there, such as
-the workers of arms, `publish_soon` uploads from time to time:
+ledger has a new row. While other processes of this machine write to the copy,
+such as the workers of arms, `publish_soon` uploads from time to time. The store
+holds:
 
     <url>/...                  the files of the workdir
     <url>/.files.json, .files/ the names of the valid files, see `listing`
@@ -15,10 +16,10 @@ the workers of arms, `publish_soon` uploads from time to time:
 
 A process that is killed during an upload leaves objects that the list of files
 does not name. Readers ignore them, so that a checkpoint, a harness or an arm is
-complete or absent. Rows are written after the list, each by a write that never
-replaces an object, so that a second writer cannot add one. Parameters are
-large and are downloaded only when they are read, see `fetch`; all other files
-are downloaded at the start.
+complete or absent. Rows of the ledger are written after the list, each by a
+write that never replaces an object, so that a second writer cannot add any.
+Parameters are large and are downloaded only when they are read, see `fetch`;
+all other files are downloaded at the start.
 
 A folder of the workdir may be lent to a process on another machine, such as
 that of an arm: the process has a copy of this folder alone, with a list of
@@ -83,7 +84,7 @@ class Runs:
       self.refresh('')
       runs = ()
     for name in runs:
-      if not stored.is_below(name, runs):  # No arm that a run has lent.
+      if not stored.is_below(name, runs):  # Skip arms that a run has lent.
         self.refresh(name)
 
   def refresh(self, name: str) -> None:
@@ -296,7 +297,7 @@ def opened(
     mirror = _open(path, folder / name, wanted)
     try:
       yield str(mirror.root)
-      # Files may be written after the run's end: a page.
+      # Some files, such as the page, are written after the run's end.
       mirror.publish(complete=True)
     finally:
       _release(mirror)

@@ -17,8 +17,9 @@ from evojax.runtime import stored_names as stored
 from evojax.runtime import stored_rows
 
 _SOON_SECONDS = 30.0
-# Settled folders are scanned once in this many uploads, or in as many as there
-# are settled folders. So on average, an upload scans at most one of them.
+# Settled folders are scanned once in this many uploads, or in as many uploads
+# as there are settled folders if that is more. On average, an upload scans at
+# most one of them.
 _LEAST_UPLOADS = 16
 # Time in which a process that is being stopped saves and ends.
 _RETURN_SECONDS = 60.0
@@ -72,7 +73,7 @@ class Mirror:
 
     Args:
       wanted: Takes a file's name; returns True if the file is needed. Default:
-        that of the last call, at first all files.
+        the function of the last call; in the first call, all files are needed.
 
     Raises:
       storage.StorageError: If the store does not answer, the disk is full, or
@@ -85,7 +86,7 @@ class Mirror:
     self._listing.read()
     there = self._store.list()
     if not self._listing.version:
-      # A run that was copied there by other tools would look like no run.
+      # Otherwise a run that other tools have copied there would not be seen.
       for name in there:
         if not name.startswith((f'{run_files.INBOX}/', '.')):
           raise storage.StorageError(
@@ -94,13 +95,13 @@ class Mirror:
               ' local directory in a store, start a new run there with'
               ' --fork_from=DIRECTORY'
           )
-    # Files that somebody has deleted from the store are no longer valid.
+    # Files that were deleted from the store are no longer valid.
     self._known = {
         n: (size, None) for n, size in self._listing.files.items() if n in there
     }
     self.lent = stored.lent(there)
     for name in [n for n in self._known if stored.is_below(n, self.lent)]:
-      del self._known[name]  # A kill came between two steps of `lend`.
+      del self._known[name]  # `lend` was killed between two of its steps.
     # The list does not name files that users have left in the inbox.
     self._known |= {n: (there[n]['size'], None) for n in stored.inbox(there)}
     small = (name for name in self._known if not stored.companion(name))
@@ -272,7 +273,7 @@ class Mirror:
       storage.StorageError: If the store does not answer.
     """
     lease_lib.check(self._store, self._leader)
-    # An older version that was downloaded is no longer that of the store.
+    # An older version that was downloaded differs from the store now.
     shutil.rmtree(target, ignore_errors=True)
     base = target.relative_to(self.root).as_posix()
     return storage.in_parallel(
@@ -282,10 +283,10 @@ class Mirror:
 
   @contextlib.contextmanager
   def adding(self, sizes: Mapping[str, int]) -> Iterator[None]:
-    """Return a context after which the list names files of other processes.
+    """Return a context at whose end files of other processes enter the list.
 
     Within it, the caller writes the companion of these files, such as the
-    SHA256SUMS of a checkpoint. Nothing is uploaded meanwhile, because the new
+    SHA256SUMS of a checkpoint. Nothing is uploaded within it, because the new
     objects would seem to belong to an older companion.
 
     Args:
@@ -361,8 +362,8 @@ class Mirror:
     """Let a process on another machine write a folder, until `take_back`.
 
     Like a workdir, the folder then has a list and a lease of its own, which
-    that process takes; this one neither reads nor uploads its files meanwhile.
-    A folder that is lent already stays so, with another job.
+    that process takes; until then, this process neither reads nor uploads its
+    files. A folder that is already lent stays lent, with the new job.
 
     Args:
       path: The local folder, below the workdir.
@@ -382,7 +383,7 @@ class Mirror:
         self._settling.discard(f'{folder}/')
         for name in sizes:
           del self._known[name]
-        if sizes:  # A kill between the writes leaves both lists, see `pull`.
+        if sizes:  # If killed between the writes, both lists exist; see `pull`.
           files = {name[len(folder) + 1 :]: n for name, n in sizes.items()}
           self._list_of(folder).write(files, ())
           self._listing.write({}, sizes)
@@ -435,7 +436,7 @@ class Mirror:
         self._download([n for n in names if not stored.companion(n)])
         self.lent.discard(folder)
         self.publish()
-        # A kill before this line leaves the folder lent, with the same files.
+        # If killed before this line, the folder stays lent, with equal files.
         store.remove(stored.FILES)
     finally:
       lease.release()
@@ -466,7 +467,7 @@ class Mirror:
     def download(name: str) -> bool:
       try:
         self._store.download(name, self.root / name)
-      except FileNotFoundError:  # The object was deleted meanwhile.
+      except FileNotFoundError:  # The object has just been deleted.
         return False
       return True
 

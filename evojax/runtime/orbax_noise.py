@@ -16,10 +16,10 @@ _EXPECTED = (
 def hush(debug: Callable[[], bool]) -> None:
   """Suppress messages that repeat the error `checkpoint` raises.
 
-  Without this, after a failed save Orbax logs a traceback per thread, asyncio
+  Otherwise, after a failed save, Orbax logs a traceback per thread, asyncio
   logs each failed task whose result was not read, and each unfinished write
-  prints that its event loop is closed. Also suppressed is what Orbax warns of
-  at every save of processes that share no directory.
+  prints that its event loop is closed. The warnings that Orbax prints at every
+  save of processes without a shared directory are suppressed, too.
 
   Args:
     debug: Called at each event; returns True if it is to be shown anyway.
@@ -34,7 +34,7 @@ def hush(debug: Callable[[], bool]) -> None:
       hook(event)
 
   sys.unraisablehook = unraisable
-  # Coroutines that were not started because of a failure cause such a warning.
+  # Coroutines that were not started because of a failure cause this warning.
   warnings.filterwarnings('ignore', 'coroutine .* was never awaited')
 
 

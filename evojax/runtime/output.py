@@ -29,7 +29,7 @@ from evojax.runtime import wrapping
 _STAMP = '%H:%M:%S '
 _MARGIN = len('22:14:05 ')
 LOGGED = wrapping.WIDTH - _MARGIN  # Columns of a text in the log.
-_END = 8192  # Bytes at the end of a log that hold its last entry.
+_END = 8192  # Bytes at the end of a log in which its last entry is sought.
 _ERROR = re.compile(r'\d\d:\d\d:\d\d (\w+Error: .*)')
 _ESCAPES = re.compile(r'\x1b\[[0-?]*[ -/]*[@-~]')
 

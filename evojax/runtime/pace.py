@@ -1,15 +1,15 @@
-"""How often a run does something beside its training, such as its page."""
+"""Limits how often a run does work besides training, such as its page."""
 
 from collections.abc import Callable
 import time
 
-# Work is due again after this many times the seconds that it took, so that at
-# most 1 % of a run goes into it.
+# Work is due again after this many times the seconds that it took, so that it
+# takes at most 1 % of a run.
 _TIMES = 100
 
 
 class Pace:
-  """Says when work is due again: the longer it takes, the more rarely."""
+  """Decides when work is due again: the longer it takes, the less often."""
 
   def __init__(
       self, least: float, clock: Callable[[], float] = time.monotonic
@@ -33,6 +33,6 @@ class Pace:
     return now >= self._due
 
   def took(self, seconds: float) -> None:
-    """Note that the work ends now and that it took so many seconds."""
+    """Record that the work has just ended, after this many seconds."""
     self.wait = max(self._least, _TIMES * seconds)
     self._due = self._clock() - seconds + self.wait

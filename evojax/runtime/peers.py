@@ -2,7 +2,7 @@
 
     set_limit(3600)  # Seconds without any progress after which a run ends.
     join(...)        # Starts jax.distributed and threads that watch the others.
-    watch_alone(8)   # Of a run in one process with 8 devices, which may hang.
+    watch_alone(8)   # For a run in one process with 8 devices, which may hang.
     blame()          # Does not return if another process caused the failure.
     leave(status)    # The last call of a process.
 
@@ -10,15 +10,15 @@ Each process writes a heartbeat to jax's key-value store, which process 0 holds,
 and reads those of the others. If a process dies or is silent for too long,
 every other process prints a line that names it and exits with
 `preemption.AGAIN`: the same command, started again everywhere, continues the
-run. If a process fails with an error, the others exit with its exit code. A
-slow process is waited for while any process makes progress. But if none makes
-progress within the limit, all exit with `AGAIN`, too: they are stuck in a
-collective, in one program on the devices, or in different ones. Progress is all
-that `waits` counts. A compilation has a longer limit. A run in one process has
-the same limit if its mesh has several devices.
+run. If a process fails with an error, the others exit with its exit code. The
+others wait for a slow process as long as any process makes progress. But if
+none makes progress within the limit, all exit with `AGAIN`, too: they hang in a
+collective, in one program on the devices, or in different ones. `waits` counts
+progress. While a program is compiled, the limit is longer. A run in one process
+has the same limit if its mesh has several devices.
 
-jax would abort a process from C++ if another one is missing. This is avoided:
-jax's own limit is longer than the one here, and processes reach process 0
+If a process is missing, jax would abort the others from C++. To prevent this,
+jax's own limit is longer than the one here, and processes connect to process 0
 through a forwarder.
 """
 
@@ -52,7 +52,8 @@ _GRACE_SECONDS = 5.0
 # jax's own limit; it applies only if the threads here cannot run.
 _JAX_SECONDS = 150
 _JOIN_SECONDS = 300
-# The least limit while a program is compiled, in which `waits` counts nothing.
+# The minimum limit while a program is compiled, since `waits` then counts
+# nothing.
 _COMPILE_SECONDS = 3600
 _EXIT_SECONDS = 30.0
 _BEATS, _VERDICTS = 'evojax/peers/', 'evojax/verdicts/'
@@ -60,22 +61,22 @@ _BEATS, _VERDICTS = 'evojax/peers/', 'evojax/verdicts/'
 _IN_ORDER = (0, *preemption.STATUSES.values())
 
 
-# See `set_limit`. A program that embeds evojax has no limit of its own accord.
+# See `set_limit`. By default, a program that embeds evojax has no limit.
 _limit_s = 0
 
 
 def set_limit(seconds: int) -> None:
   """Set the time within which a run must make progress; 0: no limit.
 
-  It counts in several processes that `join` from now on, and in one process
-  from `watch_alone` on. Compilations have a longer limit.
+  The limit applies to processes that call `join` after this, and to a single
+  process that calls `watch_alone`. Compilations have a longer limit.
   """
   global _limit_s
   _limit_s = seconds
 
 
 def limit() -> int:
-  """Return the seconds that `set_limit` got."""
+  """Return the limit from `set_limit`, in seconds."""
   return _limit_s
 
 
@@ -87,7 +88,7 @@ class Beat:
   number: int  # Counts the heartbeats of the process.
   doing: str  # Current activity, for messages.
   compiles: bool  # The process compiles a program.
-  changes: int  # How often it got further; see `waits.State`.
+  changes: int  # How often it made progress; see `waits.State`.
   ended: int | None = None  # Exit status of a process that is about to end.
 
 
@@ -156,8 +157,8 @@ class Table:
     ticked, self._ticked = self._ticked, now
     if self.all_ended():
       return None
-    # Others give this process up SILENT_SECONDS after its last answer, which
-    # may be up to two beats before its last tick.
+    # Others consider this process dead SILENT_SECONDS after its last heartbeat,
+    # which may be up to two beats before its last tick.
     if now - ticked > SILENT_SECONDS - 2 * _BEAT_SECONDS:
       return Verdict(
           f'{self._name(self._process)} did not run for {now - ticked:.0f} s,'
@@ -381,7 +382,7 @@ def _alone() -> None:
   while True:
     time.sleep(_BEAT_SECONDS / 2)
     state, now = waits.state(), time.monotonic()
-    # After a long gap this process was paused, and could not get any further.
+    # A long gap means that this process was paused and could not make progress.
     if state.changes != changes or now - ticked > SILENT_SECONDS:
       changes, moved = state.changes, now
     ticked, seconds = now, now - moved
@@ -395,7 +396,7 @@ def _alone() -> None:
 
 
 def _say(text: str) -> None:
-  """Write a line to the log of the run and to the standard error."""
+  """Write a line to the log of the run and to stderr."""
   output.log(text)
   os.write(2, f'{text}\n'.encode(errors='replace'))
 

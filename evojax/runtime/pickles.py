@@ -1,8 +1,8 @@
-"""Checks of pickles that are read without running what they name.
+"""Checks of untrusted pickles.
 
-`pickle.Unpickler.find_class` decides what a name in a pickle stands for: a
-reader that allows only harmless names runs no foreign code. What is left is the
-memory that a few bytes can ask for.
+`pickle.Unpickler.find_class` decides what a name in a pickle stands for, so a
+reader that allows only harmless names runs no foreign code. The remaining
+danger is that a few bytes can request a huge amount of memory.
 """
 
 import io
@@ -12,14 +12,14 @@ _STORING = frozenset(('PUT', 'BINPUT', 'LONG_BINPUT', 'MEMOIZE'))
 
 
 def check_memo(file: io.BytesIO) -> None:
-  """Check that the entries of the next pickle's memo are counted from 0.
+  """Check that the entries of the next pickle's memo are numbered from 0.
 
-  All writers count them. A reader allocates a memo as large as the number of an
-  entry, so that a few bytes could ask for all memory. The file's position stays
-  as it was.
+  All writers number them so. A reader allocates a memo as large as the number
+  of an entry, so that a few bytes could request all memory. The position in the
+  file does not change.
 
   Raises:
-    ValueError: If they are not counted, or it is no pickle.
+    ValueError: If they are not numbered so, or the file holds no pickle.
   """
   begin, entries = file.tell(), 0
   for opcode, entry, _ in pickletools.genops(file):

@@ -52,10 +52,11 @@ def load(
 
 
 def located(error: BaseException) -> str:
-  """Return the text of an error; of one in the user's own code, with its line.
+  """Return the text of an error, with file and line if it is in user code.
 
-  An error that evojax raises says what is wrong. One that the user's function
-  raises, such as ValueError of int('x'), does not even name the function.
+  The text of an error that evojax raises is enough. That of an error in the
+  user's function, such as the ValueError of int('x'), does not even name the
+  function.
   """
   if place := _place(error):
     return f'{place}: {type(error).__name__}: {error}'
@@ -68,7 +69,7 @@ def is_of_user(error: BaseException) -> bool:
 
 
 def _place(error: BaseException) -> str:
-  """Return the file and line of the user that raised an error; '' if none."""
+  """Return the file and line of user code that raised an error; '' if none."""
   for frame in reversed(traceback.extract_tb(error.__traceback__)):
     if frame.filename.startswith((_PACKAGE, '<')):
       break

@@ -39,8 +39,8 @@ _SAME_SECONDS = 0.5
 # Time to save after SIGTERM. A preempted machine sends SIGKILL after 30 s; 5 s
 # are a margin. A process that lost its parent has the same time.
 SAVE_SECONDS = 25.0
-# A process that has not polled this soon after SIGTERM says that it has heard
-# the signal, and why nothing happens yet.
+# If a process has not polled within this time after SIGTERM, it prints that it
+# has received the signal and why it does not end yet.
 _HEARD_SECONDS = 2.0
 _FOLLOW_SECONDS = 0.5
 # The live progress display hides the cursor.
@@ -64,7 +64,7 @@ class Interrupted(RuntimeError):
 
 
 class _Left(BaseException):
-  """Ends a call that a signal interrupts; no Exception, which it may catch."""
+  """Ends an interrupted call; not an Exception, which the call may catch."""
 
 
 class _Program:
@@ -132,7 +132,7 @@ def _receive(pipe: int) -> None:
 
 
 class _Asked(list[int]):
-  """Signals that have arrived; it knows whether the main thread polled it."""
+  """Signals that have arrived; a truth test in the main thread is a poll."""
 
   def __bool__(self) -> bool:
     if not len(self):
@@ -173,7 +173,7 @@ def _end_if_blocked() -> None:
 
 def _doing() -> str:
   """Return ' (in rollout, ...)', the current work, or '' if none is known."""
-  # Imported late, as in `_say`: it is no part of what a start needs first.
+  # Imported late, as in `_say`, because a start does not need it at first.
   from evojax.runtime import waits
 
   names = waits.state().names
@@ -189,14 +189,14 @@ def _say_beside(text: str) -> None:
 
 def _say(text: str) -> None:
   """Print and log a line."""
-  # A run that can be continued has imported this module, which imports much.
+  # Imported late: it has many imports, which a run that can continue has made.
   from evojax.runtime import output
 
   output.say(text, error=True)
 
 
 def leave_at_once() -> None:
-  """Let `leave` end this process, since exit handlers of a library hang."""
+  """Let `leave` end this process: exit handlers of a library may hang."""
   _Program.at_once = True
 
 
@@ -249,7 +249,7 @@ def put_back_with(put_back: Callable[[], None]) -> None:
 
 
 def note() -> None:
-  """Leave signals to the code that polls `stop_flag`, from here on."""
+  """Let the code that polls `stop_flag` handle signals from here on."""
   with _Program.lock:
     _Program.noted = True
 
@@ -275,14 +275,14 @@ def until_asked(work: Callable[[], Any]) -> Any:
   try:
     try:
       _Program.leavable = True
-      # A signal before this line found nothing to leave.
+      # A signal that came before this line could not interrupt the call.
       if _Program.asked is not None and len(_Program.asked):
         raise Interrupted
       result = work()
     finally:
       _Program.leavable = False
   except BaseException:
-    if not _Program.left:  # Otherwise it may be any error that followed.
+    if not _Program.left:  # If True, this error is a result of the signal.
       raise
   if _Program.left:
     raise Interrupted
@@ -290,9 +290,9 @@ def until_asked(work: Callable[[], Any]) -> Any:
 
 
 def follow(parent: int) -> None:
-  """Send this process SIGTERM once its parent is gone, then a second one.
+  """Send this process SIGTERM when its parent has ended, then a second one.
 
-  Otherwise the commands of a killed run would go on writing to its workdir.
+  Otherwise the commands of a killed run would continue to write to its workdir.
 
   Args:
     parent: Number of the process that started this one.
@@ -323,7 +323,8 @@ def told_if_late(text: str) -> Iterator[None]:
   """Print a line if SIGTERM has arrived and what follows takes too long.
 
   Args:
-    text: What is not done after SAVE_SECONDS, and what counts then.
+    text: End of the line, which begins '25 s after SIGTERM': what is not done
+      by then, and what applies instead.
   """
   left = seconds_left()
   if math.isinf(left):
@@ -365,7 +366,7 @@ def stop_flag() -> Iterator[list[int]]:
     first.append(time.monotonic())
     if number == signal.SIGTERM and _Program.terminated is None:
       _Program.terminated = first[-1]
-    if len(asked) == 0:  # This is no poll.
+    if len(asked) == 0:  # Unlike `if asked`, `len` does not count as a poll.
       asked.append(number)
       if _Program.leavable:
         # At once, since it may come before the end of `until_asked`.
@@ -387,7 +388,7 @@ def stop_flag() -> Iterator[list[int]]:
   finally:
     if old:
       _Program.asked = outer
-      if outer is None:  # A later run of this process has its time again.
+      if outer is None:  # A later run of this process has its full time again.
         _Program.terminated = None
     for number, handler in old.items():
       signal.signal(number, handler)

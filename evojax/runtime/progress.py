@@ -2,9 +2,9 @@
 
 A run is a list of stages; a stage trains a number of arms for a number of steps
 each, and scores them. The number of arms may be known only when the stage
-begins; until then, the expected number counts. The time that the remaining
-completions take is estimated from the mean seconds per completion so far, in
-training and in scoring.
+begins; until then, the expected number is used. The time for the remaining
+completions is estimated from the mean seconds per completion so far, separately
+in training and in scoring.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -164,7 +164,7 @@ class Progress(contextlib.AbstractContextManager):
       self._live.stop()
       self._live = None
 
-  # --------------------------------------------------------------- how far
+  # -------------------------------------------------------------- position
 
   def enter(
       self,
@@ -180,14 +180,14 @@ class Progress(contextlib.AbstractContextManager):
       name: Name of the stage.
       arm: Number of arms of the stage before this one.
       arms: New number of arms, if it has become known only now.
-      whose: Shown in place of the last word of the name: whose arm it is, in a
-        stage with arms of several harnesses.
+      whose: Owner of the arm, in a stage with arms of several harnesses; shown
+        in place of the last word of the name.
     """
     index = [stage.name for stage in self._stages].index(name)
     if arms is not None:
       stage = dataclasses.replace(self._stages[index], arms=arms, expected=None)
       self._stages[index] = stage
-    # If arms train side by side, the display may already be ahead of this arm.
+    # If arms train in parallel, the display may already be ahead of this arm.
     if (index, arm) > (self._index, self._arm):
       if self._stage.replays and self._since is not None:
         self._units['replay'] += 1

@@ -9,10 +9,10 @@ _LOCK = threading.Lock()
 def parse(source: str, path: str = '<unknown>') -> ast.Module:
   """Return the tree of a source; like `ast.parse`, but safe in threads.
 
-  Before 3.11.8 and 3.12.2, CPython counts the depth of all trees that are built
-  at one time in one counter (python/cpython issue 106905). If a garbage
-  collection lets a second thread parse in between, `ast.parse` raises
-  SystemError; an episode would then end without a grade, by chance.
+  Before 3.11.8 and 3.12.2, CPython uses one counter for the depth of all trees
+  that are being built (python/cpython issue 106905). If a second thread parses
+  during a garbage collection in the first, `ast.parse` raises SystemError; an
+  episode would then randomly end without a grade.
 
   Args:
     source: Text of a module.

@@ -1,14 +1,14 @@
 """Commands as tasks of a Ray cluster, each in its own placement group.
 
 A command with several machines, or with a TPU slice, has one process per
-machine; the processes join by jax.distributed.
+machine; jax.distributed connects the processes.
 
 Ray places commands and reports their deaths; all state of a run is on disk, not
 in Ray. All machines of the cluster need this checkout and its environment at
-the same paths. They also need the workdir, unless it is in an object store;
-then the output of a command arrives here when the command ends by itself.
-RAY_ADDRESS names the cluster; without it, the cluster of this machine is used
-(`ray start --head`). No other module imports ray.
+the same paths. They also need the workdir at the same path, unless it is in an
+object store; the output of a command then arrives here only when the command
+ends by itself. RAY_ADDRESS names the cluster; without it, the cluster of this
+machine is used (`ray start --head`). No other module imports ray.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -41,18 +41,18 @@ from evojax.runtime import mirror
 from evojax.runtime import output
 from evojax.runtime import preemption
 
-_SAY_SECONDS = 30.0  # A command that waits longer for machines prints so.
+_SAY_SECONDS = 30.0  # A line reports a command that waits longer for machines.
 # After a failure of one process, the others of its command may take this long
 # to end; `peers` makes them notice within a minute.
 _PEERS_SECONDS = 90.0
 # A cluster must accept a connection within this time.
 _HEAD_SECONDS = 5.0
 _LOCAL = 'localhost', '127.0.0.1', '::1'
-# A head that does not answer is not asked again for so long.
+# Time until a head that did not answer is asked again.
 _MISSED_SECONDS = 10.0
-# A run ends if the head has not answered for so long. Ray ends the process
-# after 60 s, with status 1 and without a message; until then, the run needs up
-# to `preemption.SAVE_SECONDS` to save.
+# A run ends if the head has not answered for this long. Ray itself would end
+# the process after 60 s, with status 1 and without a message; before that, the
+# run needs up to `preemption.SAVE_SECONDS` to save.
 _GONE_SECONDS = 25.0
 
 
@@ -66,7 +66,7 @@ def _accepts(address: tuple[str, int], seconds: float) -> bool:
 
 
 def _check_head(address: str) -> None:
-  """Check that a cluster accepts connections, which `ray.init` tries for long.
+  """Check that a cluster accepts connections; `ray.init` would retry for long.
 
   Args:
     address: RAY_ADDRESS. A word, such as 'auto', is left to Ray.
@@ -108,11 +108,11 @@ class _Head:
     return False
 
   def leave(self) -> None:
-    """Let the run go on without the head."""
+    """Let the run continue without the head."""
     self._left.set()
 
   def _watch(self) -> None:
-    """Send this process SIGTERM when the head is gone.
+    """Send this process SIGTERM when the head no longer answers.
 
     The main thread may be blocked in a call of Ray. If it is, the signal thread
     of `preemption` ends the process.
@@ -187,7 +187,7 @@ class Ray:
 
 
 def _devices(share: commands.Share) -> int:
-  """Return a command's number of accelerators; of machines if it has none.
+  """Return a command's number of accelerators, or of machines if it has none.
 
   Raises:
     ValueError: If Ray does not know the chip of a TPU slice, or the chip has no
@@ -423,15 +423,15 @@ class Task:
     self._status = preemption.AGAIN
     self._reserved.add_done_callback(_give_back)
 
-  # A killed command must really have ended, because its folder is deleted
-  # afterwards; therefore it is ended as by `terminate`.
+  # A killed command must have ended before its folder is deleted; therefore it
+  # is ended as by `terminate`.
   kill = terminate
 
   def wait(self) -> int:
     """Wait until the command has ended; return its status.
 
-    A command whose cluster is gone has ended, too: its processes end with
-    those of Ray that started them.
+    If the cluster no longer exists, the command has ended, too: its processes
+    end with those of Ray that started them.
     """
     while self.poll() is None:
       if not self._head.answers():
@@ -519,7 +519,7 @@ def _functions() -> tuple[Any, Any]:
       if log:
         return process.returncode, b''
       size = file.seek(0, os.SEEK_END)
-      file.seek(max(0, size - (1 << 20)))  # The last MiB tells enough.
+      file.seek(max(0, size - (1 << 20)))  # The last MiB is enough.
       return process.returncode, file.read()
 
   def find_address() -> str:

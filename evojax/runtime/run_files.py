@@ -1,4 +1,4 @@
-"""The files and folders of a workdir: their names, for all who use them.
+"""The names of the files and folders of a workdir.
 
 The folder of an arm has CHECKPOINTS, EVIDENCE, METRICS and TIMES as well.
 """
@@ -15,7 +15,7 @@ MANIFEST = 'manifest.json'  # One entry per start: versions, devices, command.
 # Written during a run.
 LOG = 'log.txt'  # All that was printed.
 METRICS = 'metrics.jsonl'  # One row per logged step.
-TIMES = 'times.jsonl'  # How long a process trained, see `goodput`.
+TIMES = 'times.jsonl'  # When each step began and ended, see `goodput`.
 LEDGER = 'ledger.jsonl'  # One row per step of a run that evolves.
 CHECKPOINTS = 'checkpoints'  # step_NNNNNN/: the state of a training.
 EVIDENCE = 'evidence'  # SPLIT/step_NNNNNN.parquet: one row per rollout.
@@ -26,8 +26,8 @@ INBOX = 'inbox'  # Changes that the user proposes.
 REPORT = 'report.html'  # The page.
 
 # Written in the folder of an arm.
-JOB = 'job.json'  # What it has to do.
-ARM = 'arm.json'  # What came of it.
+JOB = 'job.json'  # The job of the arm.
+ARM = 'arm.json'  # Its result.
 
 # Written at the end.
 SUMMARY = 'summary.json'  # Of a run that trains or evolves.

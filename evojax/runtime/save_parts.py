@@ -1,6 +1,6 @@
-"""The parts of a state that the processes of a run save, in bytes.
+"""How many bytes of a state each process of a run saves.
 
-An array that several processes hold is saved by the process of its replica 0.
+If several processes hold a shard, the one with replica 0 saves it.
 """
 
 import collections
@@ -11,7 +11,7 @@ import jax
 
 
 def local(arrays: Mapping[str, Any]) -> int:
-  """Return the bytes that this process saves of jax arrays, about."""
+  """Return about how many bytes of jax arrays this process saves."""
   return sum(
       shard.data.nbytes
       for leaf in arrays.values()
@@ -22,7 +22,7 @@ def local(arrays: Mapping[str, Any]) -> int:
 
 
 def largest(arrays: Mapping[str, Any]) -> int:
-  """Return the most bytes that one process saves, about; equal in all.
+  """Return about the most bytes that any process saves; equal in all processes.
 
   Args:
     arrays: jax arrays, and NumPy arrays, which process 0 saves.
@@ -44,7 +44,7 @@ def largest(arrays: Mapping[str, Any]) -> int:
 def _writers(
     sharding: jax.sharding.Sharding, shape: tuple[int, ...]
 ) -> collections.Counter[int]:
-  """Return by process how many shards of an array it saves."""
+  """Return the number of shards of an array that each process saves."""
   first = {}  # Part of the array -> process of the first device that has it.
   # `global_shards` does not work for typed keys.
   for device, index in sharding.devices_indices_map(shape).items():

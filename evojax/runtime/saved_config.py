@@ -19,7 +19,7 @@ from evojax.runtime import storage
 
 
 def missing(workdir: str | None) -> str:
-  """Return the error of a command without --config and without a run's."""
+  """Return the error of a command without --config whose workdir has none."""
   error = '--config is missing: e.g. --config=configs/math.py, or '
   if workdir is None:
     return error + 'the --workdir of a run, whose config is taken'
@@ -56,7 +56,7 @@ def argument(workdir: str, mode: str | None = None) -> str | None:
 def get_config(workdir: str) -> ml_collections.ConfigDict:
   """Return the locked config of a run.
 
-  Fields that are newer than the run have the values that do what it did.
+  Fields that are newer than the run get the values that preserve what it did.
 
   Args:
     workdir: The workdir of a run, on this machine or in an object store.

@@ -6,8 +6,8 @@ parameters and split the batch, `fsdp` splits both, `tensor` splits heads and
 MLP width. The network between slices of TPUs is far slower than the links
 within a slice; therefore an update sends only gradients and scalars across
 `slice`, see `per_slice`. `fsdp` and `tensor` together split the vocabulary, in
-embedding tables and in logits, so that hidden states are sent to the table,
-which is far larger than they are.
+embedding tables and in logits: hidden states are sent to the devices that hold
+the table, since the table is far larger.
 """
 
 from collections.abc import Callable, Sequence
@@ -56,8 +56,8 @@ def make_mesh(
     data: Size of the axis; -1, for one of the axes, uses all remaining devices.
     fsdp: As `data`.
     tensor: As `data`.
-    slice: As `data`; the number of TPU slices. Other devices are divided in
-      order into as many parts, so that a part consists of whole machines.
+    slice: As `data`; the number of TPU slices. Devices other than TPUs are
+      divided, in order, into this many parts; a part is one or more machines.
     devices: The devices of the mesh.
 
   Raises:
@@ -264,7 +264,7 @@ def all_gather(data: bytes) -> list[bytes]:
     return [data]
   # Sizes are sent first: all processes must pass arrays of equal shape.
   sizes = _stack(np.array(len(data), np.int64))
-  # Every length is a program of its own; powers of two are few.
+  # Each length compiles a program, so it is rounded up to a power of two.
   length = 1 << (int(sizes.max()) - 1).bit_length() if sizes.max() else 0
   padded = np.zeros(length, np.uint8)
   padded[: len(data)] = np.frombuffer(data, np.uint8)

@@ -32,7 +32,7 @@ from evojax.runtime import durable
 
 _ATTEMPTS = 8
 _FIRST_WAIT, _LONGEST_WAIT = 0.1, 10.0  # Seconds; doubled after each attempt.
-_SILENT = 5.0  # Seconds without an answer after which a warning says so.
+_SILENT = 5.0  # Seconds without an answer after which a warning is logged.
 _THREADS = 16
 _AT_ONCE_BYTES = 1 << 23  # Files up to this size are sent from memory.
 # Package that a scheme needs, and the command that installs it.
@@ -42,8 +42,8 @@ _EXTRAS = {
     'gcs': _GCS,
     's3': ('s3fs', 'pip install --no-deps -r requirements/s3.txt'),
 }
-# Errors after which a repeated call would not help: answers of the store, final
-# errors, and bugs.
+# Errors after which a call is not repeated, since this would not help: answers
+# of the store, final errors, and bugs.
 _ANSWERS = (FileNotFoundError, FileExistsError)
 _FINAL = (
     PermissionError,
@@ -120,9 +120,9 @@ class Store:
     return self._call(self._fs.cat_file, self._path(name))
 
   def read_json(self, name: str, key: str) -> tuple[bytes, dict[str, Any]]:
-    """Return the content of an object, and the JSON object that it is.
+    """Return the content of an object, as bytes and as the JSON object in it.
 
-    Another content, such as the error page of a proxy, counts as no answer.
+    Any other content, such as the error page of a proxy, counts as no answer.
 
     Args:
       name: Name of the object.
@@ -166,7 +166,7 @@ class Store:
       FileNotFoundError: If there is no such file.
     """
     size = file.stat().st_size
-    if size <= _AT_ONCE_BYTES:  # A growing file: return the size that is sent.
+    if size <= _AT_ONCE_BYTES:  # The file may grow: return the size sent.
       data = file.read_bytes()
       self.write(name, data)
       return len(data)
@@ -289,7 +289,7 @@ def _file_system(url: str) -> Any:
         f'{url}: the scheme {scheme!r} cannot be used ({error}); use gs:// or'
         ' s3://'
     ) from error
-  # It prints a traceback for each of its own attempts.
+  # gcsfs logs a traceback for each of its own attempts.
   logging_lib.getLogger('gcsfs').setLevel(logging_lib.CRITICAL)
   # A cached listing would not show objects that other processes write.
   return kind(use_listings_cache=False, skip_instance_cache=True)
@@ -357,7 +357,7 @@ def _fill(
     listed: Mapping[str, dict[str, Any]],
     wanted: Callable[[str], bool],
 ) -> None:
-  """Make the wanted files of a folder exactly the wanted listed objects."""
+  """Make the wanted files in a folder equal to the wanted objects."""
   listed = {name: info for name, info in listed.items() if wanted(name)}
   record = folder / '.remote.json'
   known: dict[str, Any] = {}

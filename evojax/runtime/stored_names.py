@@ -11,8 +11,8 @@ from evojax.runtime import run_files
 JOB = '.job.json'  # The job of a process that writes a lent folder.
 FILES, SEGMENTS = '.files.json', '.files'  # See `listing`.
 ROWS = 'ledger'  # The rows of the ledger, one object each.
-# Folders that are not uploaded: servers on this machine read them, see
-# rollout/weights.py.
+# Folders that are not uploaded, because only servers on this machine read them,
+# see rollout/weights.py.
 _HERE_ONLY = ('weights',)
 # Large files that are rarely read, each with a companion: a file that is always
 # downloaded and is replaced together with the large file.
@@ -48,7 +48,7 @@ def is_of_checkpoint(name: str) -> bool:
 
 
 def is_for_all(name: str) -> bool:
-  """Return True if other processes than 0 may read a file of the run."""
+  """Return True if processes other than 0 may read a file of the run."""
   return _FOR_ALL.fullmatch(name) is not None
 
 
@@ -117,7 +117,7 @@ def scan(
     left_out: Takes the name of a folder below it; returns True if its files are
       not wanted.
   """
-  # Without pathlib, which takes three times as long: every upload scans.
+  # Every upload scans, and pathlib would take three times as long.
   found, folders = {}, ['']
   while folders:
     below = folders.pop()

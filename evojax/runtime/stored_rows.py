@@ -1,7 +1,7 @@
 """The rows of a ledger in an object store: one object for each row.
 
-A row is written by a request that never replaces an object. So if two processes
-write the same ledger, the second one fails instead of adding a row.
+A row is written by a request that never replaces an object. Therefore, if two
+processes write the same ledger, the second one fails instead of adding a row.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from evojax.runtime import stored_names as stored
 
 
 class Rows:
-  """The rows in a store and the ledger that has them on this machine."""
+  """The rows in a store and the ledger file with them on this machine."""
 
   def __init__(self, store: storage.Store, path: pathlib.Path):
     """Start without rows; there is no request to the store.
@@ -56,8 +56,8 @@ class Rows:
       lease.LeaseError: If another process has written a row.
     """
     same, rows = self._compare()
-    # Rows that are no longer in the ledger were damaged; they have been moved
-    # to another file, which is uploaded like any other.
+    # Rows that are no longer in the ledger were damaged; they were moved to
+    # another file, which is uploaded like any other.
     for number in reversed(range(same, len(self._rows))):
       self._store.remove(stored.row(number))
     del self._rows[same:]
@@ -71,11 +71,11 @@ class Rows:
       self._rows.append(row)
 
   def _compare(self) -> tuple[int, list[bytes]]:
-    """Return how many rows in the store the ledger has, and its other rows."""
+    """Return how many rows in the store the ledger has, and its new rows."""
     # The ledger is only appended to, unless rows at its end were damaged. If
-    # the last row in the store is in its place in the ledger, so are those
-    # before it. They are not read again: otherwise each row would cost as much
-    # as all before it.
+    # the last row in the store is at its place in the ledger, so are the rows
+    # before it. These are not read again: otherwise the cost of a row would
+    # grow with the number of rows before it.
     last = self._rows[-1] if self._rows else b''
     end = sum(map(len, self._rows))
     with self._path.open('rb') as file:

@@ -1,7 +1,7 @@
-"""The current work of this process, for threads that report it.
+"""The current work of this process and its progress, for threads that watch it.
 
     with waits.at('rollout'):      # A phase of the work,
-      with waits.at('broadcast'):  # and an exchange with all processes in it.
+      with waits.at('broadcast'):  # and in it an exchange with all processes.
     waits.advance()                # A part of the work is done.
 
 Only the standard library is used, since every module that exchanges arrays
@@ -31,7 +31,7 @@ class State:
   """The current work of a process."""
 
   names: tuple[str, ...]  # In the order in which the blocks were entered.
-  changes: int  # How often it got further: a block began or ended, `advance`.
+  changes: int  # Number of blocks that began or ended, and calls of `advance`.
 
   def __str__(self) -> str:
     names = ', '.join(self.names)
@@ -56,7 +56,7 @@ def at(name: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def uncounted() -> Iterator[None]:
-  """Let blocks that this thread enters count as no progress, until the end."""
+  """Return a context in which blocks of this thread are not progress."""
   token = _counted.set(False)
   try:
     yield

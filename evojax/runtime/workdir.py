@@ -7,8 +7,8 @@
 `run_files` lists what else a run writes. The directory is a local path, a
 mount, or the copy of a folder in an object store, see `mirror`. With several
 hosts the directory is shared, or each has a copy of the folder in the store;
-only process 0 locks and writes it. It belongs to the mode that made it. A start
-that ends before `Workdir.keep` leaves the directory unchanged.
+only process 0 locks and writes it. It belongs to the mode that created it. A
+start that ends before `Workdir.keep` leaves the directory unchanged.
 """
 
 from collections.abc import Iterator, Mapping
@@ -124,8 +124,8 @@ def lock_folder(
 ) -> Iterator[None]:
   """Create a folder that one process at a time may work on, and hold its lock.
 
-  A folder that a run in a store has lent has a lease, and is uploaded at the
-  end. A folder of runs in a store has a lease, too.
+  If a run in a store has lent the folder, its lease is held instead, and it is
+  uploaded at the end. A folder of runs in a store has a lease, too.
 
   Args:
     path: The folder.
@@ -233,7 +233,7 @@ class Workdir(contextlib.AbstractContextManager):
 
     Only process 0 does so; others return None. If a setting that influences
     numerics differs from the last start, a warning names it: the resumed run is
-    correct, but not bit-equal. Touches the devices.
+    correct, but not bit-equal. This opens the devices.
 
     Args:
       **run: JSON values that are added to `environment` in the entry.
@@ -261,7 +261,7 @@ class Workdir(contextlib.AbstractContextManager):
 def check_problems(
     path: str | os.PathLike[str], problems: Mapping[str, Any]
 ) -> None:
-  """Refuse problems that are not those with which a run began.
+  """Refuse problems that differ from those with which a run began.
 
   Args:
     path: A local workdir.
@@ -370,7 +370,7 @@ def _read_config(path: pathlib.Path) -> dict[str, Any]:
 
 
 def owner(path: str | os.PathLike[str]) -> str:
-  """Return the mode that made a workdir; '' if it holds no run."""
+  """Return the mode that created a workdir; '' if it holds no run."""
   path = pathlib.Path(path)
   try:
     mode = json.loads((path / run_files.CONFIG).read_text())['mode']
@@ -435,7 +435,7 @@ def changes(
     *,
     ended: bool = False,
 ) -> dict[str, tuple[Any, Any]]:
-  """Return the fields in which a run differs from what it must be.
+  """Return the fields in which the config of a run differs from another one.
 
   Args:
     path: A local workdir.
@@ -509,7 +509,7 @@ def _take(mirror: mirrored.Mirror, seconds: float = 0.0) -> None:
 
 @contextlib.contextmanager
 def _named(url: str) -> Iterator[None]:
-  """Turn the error of a lease that is held into one that names the workdir."""
+  """Turn the error of a lease that is held into a WorkdirError with the URL."""
   try:
     yield
   except lease.LeaseError as error:
@@ -575,7 +575,7 @@ def open_workdir(
   except BaseException:
     found_lib.remove(new)
     raise
-  # Read the files only under the lock: before, another process may change them.
+  # Only under the lock: without it, another process may change the files.
   found = found_lib.Found(path, new)
   workdir = Workdir(path, saved.exists(), lock, found, mirror)
   preemption.put_back_with(workdir.put_back)

@@ -35,8 +35,8 @@ class Worker:
 
   def __init__(self, script: str, *arguments: int):
     ours, theirs = socket.socketpair()
-    # The worker finds the user's own code as this process does; '' in sys.path
-    # means the working directory.
+    # With these paths the worker finds the user's own code as this process
+    # does; '' in sys.path means the working directory.
     paths = os.pathsep.join(path or os.getcwd() for path in sys.path)
     with theirs:
       self._process = subprocess.Popen(
@@ -90,7 +90,8 @@ class Worker:
 
   def end(self) -> str:
     """Kill the process with its children; return its status as text."""
-    # Kill only an unreaped process: later its number may belong to another one.
+    # Kill only a process that was not reaped: later, another process may have
+    # its number.
     if self._process.returncode is None:
       with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(self._process.pid, signal.SIGKILL)

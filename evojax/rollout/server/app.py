@@ -84,7 +84,7 @@ _ADMIN = frozenset(('/flush_cache', *_MANAGING, *_ELSEWHERE))
 # Number of bodies of the largest size that may be held in memory at once.
 _LARGE_BODIES = 16
 _SHOWN_PATH = 200  # Characters of an unknown path in a message.
-# nginx's status if the client leaves before the answer; it is only logged.
+# nginx's status if the client disconnects before the answer; only logged.
 _CLIENT_GONE = 499
 
 
@@ -124,8 +124,8 @@ class App:
         ('GET', '/v1/models', self._models),
         ('GET', '/v1/models/{model:path}', self._model),
         ('POST', '/abort_request', self._abort),
-        # slime and verl use GET, which is safe: a flush changes no answer, only
-        # its time.
+        # slime and verl use GET. This is safe: a flush changes no answer, only
+        # how long it takes.
         ('GET POST', '/flush_cache', self._flush),
         *(('POST', path, self._refuse) for path in _ELSEWHERE),
     ]
@@ -164,7 +164,7 @@ class App:
     return _json(self._identity() | info)
 
   async def _loads(self, _: requests.Request) -> _Response:
-    """Return the load as SGLang does; trainers wait until it is 0."""
+    """Return the load in SGLang's format; trainers wait until it is 0."""
     stats = self.host.service.stats()
     load = {
         'dp_rank': 0,
@@ -225,7 +225,7 @@ class App:
       prepare: Callable[..., Awaitable[native.Generation]],
       request: requests.Request,
   ) -> _Response:
-    """Sample what the body, of the given model, asks for."""
+    """Parse a request by its model, sample, and return the answer."""
     asked = await self._read(request, model)
     ready = await prepare(self.host, asked)
     caller = request.scope['caller']
@@ -233,7 +233,7 @@ class App:
     if asked.stream:
       seconds = self.host.settings.client_seconds
       return EventStream(batch, ready.stream(batch), seconds)
-    with batch:  # Ends the samples if the client leaves.
+    with batch:  # Ends the samples if the client disconnects.
       await _unless_gone(request.receive, batch.finished())
       return _json(ready.answer(batch))
 
@@ -243,7 +243,7 @@ class App:
       work: Callable[[host_lib.Host, protocol.M], Awaitable[Any]],
       request: requests.Request,
   ) -> _Response:
-    """Let the host do what the body, of the given model, asks for."""
+    """Parse a request by its model, do the host's work, return the answer."""
     return _json(await work(self.host, await self._read(request, model)))
 
   async def _abort(self, request: requests.Request) -> _Response:
@@ -312,13 +312,13 @@ class App:
 
 
 async def _unless_gone(receive: asgi.Receive, work: Awaitable[Any]) -> Any:
-  """Await work, but only as long as the client waits for the answer.
+  """Await work, but only while the client stays connected.
 
   Returns:
     The result of the work.
 
   Raises:
-    ApiError: 499 if the client leaves first; the work is cancelled.
+    ApiError: 499 if the client disconnects first; the work is cancelled.
   """
 
   async def gone() -> None:
@@ -339,7 +339,7 @@ async def _unless_gone(receive: asgi.Receive, work: Awaitable[Any]) -> Any:
 
 
 class EventStream(responses.StreamingResponse):
-  """A stream of events; leaving its batch ends the samples of its client."""
+  """A stream of events; when it ends, so do the samples of its batch."""
 
   media_type = 'text/event-stream'
 

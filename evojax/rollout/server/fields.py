@@ -2,8 +2,8 @@
 
 A field that would change the answer but is not supported is refused by name,
 with a remedy, unless its value has no effect: null, false, 0, empty, or the
-default. So is a name that is almost that of a declared field, or belongs into
-another object, since the answer would be sampled by defaults. Any other
+default. A misspelled name of a declared field, or one that belongs in another
+object, is refused, too: otherwise the default would silently be used. Any other
 undeclared field is ignored, and logged once per name.
 """
 
@@ -22,14 +22,14 @@ _SHOWN_NAME = 60  # Characters of a field's name in a message.
 # Number of names of ignored fields that are logged; clients can invent many.
 _MOST_LOGGED = 100
 _logged: set[str] = set()
-_ALIKE = 0.8  # Likeness of two names, by difflib, of which one is misspelled.
-# Unknown names of an object that are compared with the declared ones, which
-# takes some 20 microseconds each.
+_ALIKE = 0.8  # difflib's ratio from which a name counts as a misspelling.
+# Most unknown names of an object that are compared with the declared ones;
+# each comparison takes about 20 microseconds.
 _MOST_COMPARED = 8
 # Fields in which null has a meaning: as many tokens as fit.
 _NULLABLE = frozenset(('max_new_tokens',))
-# Refused fields that have no effect with further values besides null, false, 0
-# and empty ones -> these values.
+# Refused field -> its values without effect, besides null, false, 0 and empty
+# ones.
 _NEUTRAL = {
     'response_format': ({}, {'type': 'text'}),
     'modalities': ([], ['text']),
@@ -90,7 +90,7 @@ class Model(pydantic.BaseModel):
 
 @functools.lru_cache(1024)  # Clients send the same names again and again.
 def _misspelled(model: type[Model], name: str) -> str:
-  """Return which field an undeclared one resembles; '' if it is none."""
+  """Return an error if an undeclared field resembles a declared one, or ''."""
   alike = difflib.get_close_matches(name, model.model_fields, 1, _ALIKE)
   return f'not a field; is `{alike[0]}` meant?' if alike else ''
 

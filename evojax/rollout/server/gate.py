@@ -1,4 +1,4 @@
-"""Middleware that decides which requests, and how many, are let in."""
+"""Middleware that decides which requests are accepted, and how many."""
 
 from collections.abc import Iterable
 import contextlib
@@ -24,9 +24,9 @@ _SHOWN = 100  # Characters of a header in a message.
 class Gate:
   """Middleware that refuses requests that no legitimate client sends.
 
-  A web page can make the browser of a user who can reach the server send a
-  request: with the page's Origin, to a host name that the page has pointed at
-  the server's address, or as a form. All of these are refused.
+  If a user can reach the server, any web page in the user's browser can send
+  requests to it: with the page's Origin, to a host name that the page has
+  pointed at the server's address, or as a form. All of these are refused.
   """
 
   def __init__(
@@ -97,7 +97,7 @@ class Gate:
     _check_body(scope['method'], headers)
 
   def _check_key(self, scope: asgi.Scope) -> bool:
-    """Note what the client may do; return whether it sent a valid key.
+    """Record the rights of a client; return whether it sent a valid key.
 
     Raises:
       ApiError: 401 if it lacks the key that the path needs.
@@ -124,10 +124,10 @@ class Gate:
     raise errors.ApiError(401, f'{path[:_SHOWN]} needs the {which}: Bearer KEY')
 
   def _is_ours(self, host: str) -> bool:
-    """Return whether a Host is a name of this server that cannot be forged.
+    """Return whether a Host header names this server.
 
-    A page can give its own name any address, but cannot be an address itself,
-    so addresses are accepted.
+    A web page can point its own host name at any address (DNS rebinding), but
+    the Host header then holds this name. Bare addresses are therefore accepted.
     """
     found = re.fullmatch(r'(\[[^]]*\]|[^:]*)(:\d*)?', host)
     if not host:  # Some HTTP/1.0 clients; every browser sends one.

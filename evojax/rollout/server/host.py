@@ -33,8 +33,8 @@ class Host:
   """The runner of requests; only the event loop's thread may call its methods.
 
   A host is starting until it has its service, and stopping from `drain` on; in
-  both phases it answers 503. It has failed once its service says that no more
-  tokens will come.
+  both phases it answers 503. It has failed once its service can no longer
+  sample.
   """
 
   def __init__(
@@ -42,8 +42,8 @@ class Host:
   ):
     """Start without a service; the tokenizer must not be used elsewhere."""
     self.tokenizer = tokenizer
-    # Characters of text per token, at most: a tokenizer may first compose up to
-    # four characters into one.
+    # Maximum number of characters of text per token: a tokenizer may first
+    # compose up to four characters into one.
     self._token_chars = 4 * tokenizer.longest_token
     self.settings = settings
     self._phase: _Phase = 'starting'
@@ -195,7 +195,7 @@ class Host:
     """Check that a prompt may fit, before it is tokenized, which is slow.
 
     Raises:
-      ApiError: 400 if it could not, even if every token were a longest one.
+      ApiError: 400 if it could not, even if every token had maximum length.
     """
     limit = self.settings.context_tokens
     if characters > limit * self._token_chars:
@@ -278,7 +278,7 @@ class Host:
     """Hold tensors of new weights until `end_update`.
 
     Raises:
-      ApiError: 400 if no update is open, or if they are not valid.
+      ApiError: 400 if no update is open, or if the tensors are not valid.
     """
     async with self._control:
       self._check_update(is_open=True)
@@ -424,7 +424,7 @@ class Host:
     async with self._control:
       service = self.service
       chosen = [t for t in _tags(asked.tags) if t not in self._released]
-      # Marked first, since a request that comes meanwhile would fail.
+      # Marked first: a request that arrives before the end would fail.
       self._released |= set(chosen)
       try:
         if chosen:

@@ -1,4 +1,4 @@
-"""Prometheus metrics, named as in SGLang where it has the same ones."""
+"""Prometheus metrics, named as in SGLang where SGLang has the same metric."""
 
 from collections.abc import Callable, Iterator
 import dataclasses

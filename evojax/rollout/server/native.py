@@ -37,14 +37,14 @@ class Generation:
     return shown if self.is_list else shown[0]
 
   async def stream(self, batch: samples.Batch) -> AsyncGenerator[bytes]:
-    """Yield the events of a stream: all tokens of a sample so far."""
+    """Yield the events of a stream, each with all tokens of a sample so far."""
     async for index in batch.changes():
       shown = self._shown(batch.samples[index])
       yield event({**shown, 'index': index} if self.is_list else shown)
     yield DONE
 
   def _shown(self, sample: samples.Sample) -> Json:
-    """Return what the answer shows of a sample, finished or not."""
+    """Return the part of the answer for a sample, finished or not."""
     meta = meta_info(self.host, sample)
     shown = {'text': sample.text, 'output_ids': sample.ids, 'meta_info': meta}
     if self.request.return_prompt_token_ids:
@@ -128,7 +128,7 @@ async def make_asks(
     prompt: Name of its field, and its text or its tokens.
     fields: Sampling parameters.
     rids: Ids of the jobs; the next n are taken.
-    logprobs: See `samples.Ask`; so for token_texts.
+    logprobs: See `samples.Ask`.
     start: First prompt position whose log-prob is reported; -1, or the length
       of the prompt, for none.
     top: Number of most probable tokens to report at each position.

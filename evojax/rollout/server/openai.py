@@ -145,7 +145,7 @@ class Generation(native.Generation):
     for index, sample in enumerate(batch.samples):
       choice = Choice(self, index).next(sample)
       if self.is_chat:
-        # Content without text is '', as in SGLang, since agents compare turns.
+        # Empty content is '' and not null, as in SGLang: agents compare turns.
         message = {'role': 'assistant', 'content': choice.pop('content')}
         if calls := choice.pop('tool_calls'):
           message['tool_calls'] = calls
@@ -159,7 +159,7 @@ class Generation(native.Generation):
     return body | {'usage': self._usage(batch)}
 
   async def stream(self, batch: samples.Batch) -> AsyncGenerator[bytes]:
-    """Yield the events of a stream; each holds the news of one sample."""
+    """Yield the events of a stream; each holds what is new in one sample."""
     with_usage = self.request.stream_options.include_usage
     choices = [Choice(self, i) for i in range(len(batch.samples))]
 
@@ -202,8 +202,8 @@ class Generation(native.Generation):
   def _prompt_ids(self, sample: samples.Sample) -> native.Json:
     """Return the prompt's ids, if the client asked for them, by field name.
 
-    Clients look for them in different places: in vLLM's chats, in the body
-    (when streaming, in the first chunk); everywhere else, in each choice.
+    Clients expect them where their server puts them: vLLM's chat endpoint in
+    the body (when streaming, in the first chunk), all others in each choice.
     """
     asked = self.request
     if asked.return_token_ids or (
@@ -232,7 +232,7 @@ class Generation(native.Generation):
     }
 
   def _usage(self, batch: samples.Batch) -> native.Json:
-    """Count the tokens of all samples; a prompt counts once for any n."""
+    """Count the tokens of all samples; each prompt counts once, whatever n."""
     firsts = batch.samples[:: self.request.n]
     prompt = sum(len(s.ask.job.prompt_tokens) for s in firsts)
     sampled = sum(len(s.ids) for s in batch.samples)

@@ -1,6 +1,6 @@
 """The bodies of requests and their validation.
 
-`fields` describes how undeclared fields are treated.
+See `fields` for the treatment of undeclared fields.
 """
 
 from collections.abc import Mapping, Sequence, Sized
@@ -16,9 +16,9 @@ from evojax.rollout.server import errors
 from evojax.rollout.server import fields as fields_lib
 from evojax.rollout.server import settings as settings_lib
 
-# Limits of a body: the number of its values; of lists and objects, which take
-# longer; and of entries of one list or object, prompts excepted, since pydantic
-# collects all errors before it reports one.
+# Limits of a body: its number of values, its number of lists and objects (which
+# take longer to parse), and the entries of one list or object, except prompts,
+# because pydantic collects all errors before it reports one.
 MOST_VALUES = 1 << 18
 _MOST_PARTS = 1 << 14
 _MOST_ENTRIES = 4096
@@ -92,7 +92,7 @@ class Sampler(fields_lib.Model):
   min_p: float = pydantic.Field(0.0, ge=0, le=1)
   frequency_penalty: float = pydantic.Field(0.0, ge=-2, le=2)
   presence_penalty: float = pydantic.Field(0.0, ge=-2, le=2)
-  # A divisor of logits, which smaller ones would make infinite.
+  # Logits are divided by it; a smaller value would make them infinite.
   repetition_penalty: float = pydantic.Field(1.0, ge=1e-6, le=2)
   stop: str | list[str] = []
   stop_token_ids: list[_Int] = []
@@ -406,7 +406,7 @@ def parse(model: type[M], body: bytes, most: int = MOST_VALUES) -> M:
   """
 
   def check_count(what: str, marks: bytes, limit: int) -> None:
-    # Marks in strings count, too; only long program texts contain so many.
+    # Marks within strings count, too; only long source code has so many.
     if len(body) - len(body.translate(None, marks)) > limit:
       message = f'the body holds over {limit} {what}; send several requests'
       raise errors.ApiError(413, message)

@@ -22,7 +22,7 @@ class ReceivedWeights:
   """
 
   def __init__(self, most_bytes: int):
-    """Hold nothing yet, and never more than `most_bytes` of tensors."""
+    """Start without tensors; accept at most `most_bytes` of them."""
     self.version: str | None = None  # As the trainer names it.
     self._most_bytes = most_bytes
     self._tensors: dict[str, torch_pickle.Tensor] = {}
@@ -32,13 +32,13 @@ class ReceivedWeights:
     return len(self._tensors)
 
   def add(self, payload: str) -> None:
-    """Hold the tensors of a request; a later one of the same name counts.
+    """Hold the tensors of a request, in place of earlier ones of the same name.
 
     Args:
       payload: A pickle in Base64; see `torch_pickle`.
 
     Raises:
-      ValueError: If it is not valid; or if the tensors do not fit.
+      ValueError: If it is not valid, or the tensors exceed `most_bytes`.
     """
     found = torch_pickle.loads(base64.b64decode(payload, validate=True))
     held = self._tensors | {tensor.name: tensor for tensor in found}

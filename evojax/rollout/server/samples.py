@@ -1,4 +1,4 @@
-"""The samples of a request, from the service's thread to the event loop."""
+"""Samples of a request, passed from the service's thread to the event loop."""
 
 import asyncio
 import collections
@@ -119,7 +119,7 @@ class Mailbox:
       self._woken = True
       try:
         self._loop.call_soon_threadsafe(self._drain)
-      except RuntimeError:  # The loop is closed, so nobody waits any more.
+      except RuntimeError:  # The loop is closed, so no request waits for it.
         self._calls.clear()
 
   def _drain(self) -> None:

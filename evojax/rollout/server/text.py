@@ -8,7 +8,7 @@ from evojax.rollout import stops
 _Decode = Callable[[Sequence[int]], str]
 # Decoders write this for bytes that do not form a character, at least not yet.
 _BROKEN = '\ufffd'
-# If so many tokens come without a complete character at the end, the text is no
+# After this many tokens without a complete character at the end, the text is no
 # longer decoded for every further token.
 _PATIENCE = 64
 
@@ -75,8 +75,8 @@ class Detokenizer:
       self._shown = len(self._decode(self._window))
       self._wait = 0
     else:
-      # Special or broken tokens can go on for long. Waiting in proportion to
-      # the length keeps the total cost of decoding at n log n.
+      # Special or broken tokens can form long sequences. Waiting in proportion
+      # to their length keeps the total cost of decoding at n log n.
       pending = size - self._context
       self._wait = size + 1 + max(pending - _PATIENCE, 0) // 8
 

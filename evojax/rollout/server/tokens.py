@@ -12,10 +12,11 @@ class ServerTokenizer(tokenizer_lib.Tokenizer):
   def encode_prompt(self, text: str) -> list[int]:
     """Return the token ids of a prompt that was rendered elsewhere.
 
-    SGLang treats the `text` of a request in the same way: special tokens count
-    as such, and the tokenizer may add its own, e.g. one at the start of a text.
-    Only one thread at a time may encode, also by the other methods: decoding,
-    which waits for the lock, must not wait for a long prompt.
+    SGLang treats the `text` of a request in the same way: special tokens in it
+    are encoded as such, and the tokenizer may add its own, e.g. one at the
+    start of a text. Only one thread at a time may encode, also by the other
+    methods, because this method takes no lock: decoding, which does, must not
+    wait for a long prompt.
     """
     return self._backend.encode(
         text, add_special_tokens=True, split_special_tokens=False

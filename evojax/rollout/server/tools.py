@@ -13,7 +13,7 @@ _OPEN, _CLOSE = '<tool_call>', '</tool_call>'
 
 
 class ToolCalls:
-  """The tool calls and the content of an answer that grows.
+  """The tool calls and the content of a growing answer.
 
   A call is <tool_call>{"name": ..., "arguments": {...}}</tool_call> of an
   offered tool. Everything else, including broken calls, is content; whitespace
@@ -23,7 +23,7 @@ class ToolCalls:
 
   def __init__(self, names: Sequence[str]):
     """Start empty; `names` are those of the offered tools."""
-    self.content = ''  # Content and calls only grow.
+    self.content = ''  # Like `calls`, it only grows.
     self.calls: list[dict[str, Any]] = []  # In the format of OpenAI's API.
     self._names = tuple(names)  # A model's name may be unhashable.
     self._read = 0

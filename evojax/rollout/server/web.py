@@ -2,8 +2,8 @@
 
 uvicorn parses requests, but limits neither the number of connections that wait
 for their clients nor, with httptools, the size of a request's head. Here each
-connection has a time limit for the next request, and if there are too many, the
-one that has waited longest is closed for the new one.
+connection has a time limit for its next request. If there are too many, the one
+that has waited longest is closed to make room for a new one.
 """
 
 import asyncio
@@ -19,13 +19,13 @@ from evojax.runtime import descriptors
 
 _HEAD_BYTES = 64 << 10  # Request line and headers, or trailers.
 _HEADERS = 100
-_HEADER_COST = 32  # Bytes that each header counts besides its text.
+_HEADER_COST = 32  # Bytes that each header counts in addition to its text.
 # A body may come in chunks of one byte, each with five bytes of framing.
 _FRAMING = 8
 _PIPELINED = 16  # Most requests queued behind the current one.
 _KEEP_ALIVE_SECONDS = 65  # Longer than client pools keep connections.
-_IDLE = 8  # Open connections allowed per request at a time.
-_OTHER_DESCRIPTORS = 128  # File descriptors besides connections.
+_IDLE = 8  # Open connections allowed per concurrent request.
+_OTHER_DESCRIPTORS = 128  # File descriptors for other uses than connections.
 
 
 def config(app, settings: settings_lib.Settings, **options) -> uvicorn.Config:
@@ -157,7 +157,7 @@ class Protocol(httptools_impl.HttpToolsProtocol):
       self._check_framing()
 
   def _check_framing(self) -> None:
-    """End a message that is mostly not body: a long head, many trailers."""
+    """Refuse a message with too much besides its body, such as trailers."""
     if self._framing > _HEAD_BYTES + _FRAMING * self._body:
       self._refuse(_too_large())
 
