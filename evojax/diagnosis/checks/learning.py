@@ -20,9 +20,9 @@ from evojax.stats import intervals
 from evojax.stats import trends
 
 _SURE = 0.01
-# A fall after the first update, a share of the problems, and in standard
-# errors. The groups of a sound run of math, coding or swe, in any order, reach
-# both in at most 0.05 % of runs.
+# Minimum fall after the first update, as a share of the problems and in
+# standard errors. With the groups of a sound run of math, coding or swe in any
+# order, both are reached in at most 0.05 % of runs.
 _FAR, _ERRORS = 0.1, 4.0
 _RARE = 0.002  # P-value of solutions that occur in the first step only.
 MUCH_SOLVED = 0.9
@@ -252,8 +252,8 @@ def dead_groups(run: form.Run) -> findings.Finding | None:
       )
   elif easy > 0.6:
     why, check = 'the problems are too easy', 'too_easy'
-  # Where nearly all is solved, little is lost; and what is too hard at first
-  # may be learned from the few groups that are left.
+  # If nearly all is solved, little is lost; and problems that are too hard at
+  # first may be learned from the few groups that are left.
   harmless = (
       check == 'too_easy' and rows['outcome'].mean() > MUCH_SOLVED
   ) or (check == 'too_hard' and _came_alive(rows, groups))
@@ -475,7 +475,7 @@ def _of_kl(run: form.Run) -> str:
 def _much_earned(run: form.Run) -> bool:
   """Return whether nearly everything is solved, as far as metrics tell.
 
-  Where the outcome is not logged, it is a reward in [0, 1].
+  If the outcome is not logged, a reward in [0, 1] takes its place.
   """
   score = shares.score(run)
   if score is None or score.min() < 0:
@@ -488,8 +488,8 @@ def _why_dead(
 ) -> tuple[str, str, tuple[str, ...]]:
   """Return why groups are dead, what to change, and causes that are excluded.
 
-  Of groups of n completions, each right with probability p, p^n + (1 - p)^n
-  are dead, and more if problems differ in difficulty.
+  If each of n completions is right with probability p, p^n + (1 - p)^n of the
+  groups are dead, and more if problems differ in difficulty.
   """
   why, change, ruled_out = '', words.word(run.format, 'filter'), ()
   size = words.word(run.format, 'group_size')
@@ -545,9 +545,9 @@ def _why_dead(
 def _right(run: form.Run, dead: float) -> tuple[float, float]:
   """Return bounds of the share of dead groups whose rollouts are all right.
 
-  With a share a of all groups that are right, and groups that differ of any
-  mean in [0, 1], the solved share lies between a and a + 1 - dead. It is (0, 1)
-  if no solved share is logged.
+  If a share a of all groups is all right, and the mean outcome of groups that
+  differ is anywhere in [0, 1], the solved share is between a and a + 1 - dead.
+  The bounds are (0, 1) if no solved share is logged.
 
   Args:
     run: The run.

@@ -19,16 +19,16 @@ from evojax.ledger import records
 from evojax.stats import intervals
 from evojax.stats import trends
 
-# Influence of a part against the outcome, relative to it, that is a fault.
+# Influence of a part that opposes the outcome, relative to it, that is a fault.
 _AGAINST = 0.75
-_DROWNS = 10.0  # Beside such a part, the outcome hardly counts.
+_DROWNS = 10.0  # Relative influence beside which the outcome hardly counts.
 _LOST = 0.7  # Share of rollouts or groups whose credit is at fault.
-# Credit, as a share of what a group's most credited rollouts get for an equal
-# difference in reward, that is as good as none. Training mostly on failures is
-# a recipe that leaves successes a tenth (Zhu et al. 2025, arXiv:2506.01347).
+# Credit per difference in reward, relative to the most credited rollouts of the
+# group, that counts as none. A recipe that trains mostly on failures leaves
+# successes a tenth (Zhu et al. 2025, arXiv:2506.01347).
 _HARDLY = 0.08
 _EVEN = 0.25  # Share of pairs whose unsolved rollout is paid no less.
-_ROUNDED = 1e5  # Size of a part, of the others, that costs float32 digits.
+_ROUNDED = 1e5  # Size of a part that costs others digits in float32.
 _FLAT = 0.03  # Rise of the solved share that is flat, as in `not_learning`.
 _SURE = 0.01  # Two-sided p of one check; about 25 of them test the same run.
 _OF_LENGTH = 0.8  # Correlation from which a part is a measure of the length.
@@ -83,8 +83,8 @@ def reward_hacking(run: form.Run) -> findings.Finding | None:
   if falling:
     first, last = (np.mean(part) for part in np.array_split(solved, 3)[::2])
     flat = f'falls from {first:.0%} to {last:.0%}'
-  # A dense reward may come before the first solutions, and a share that is
-  # nearly 0 cannot show more than that.
+  # A dense reward may rise before the first problems are solved, and a solved
+  # share of nearly 0 shows no progress until then.
   rare = solved.max() < shares.RARELY and found.solved.high >= 0
   full = solved.mean() > learning.MUCH_SOLVED and not falling
   harder = shares.harder(run)
@@ -150,7 +150,7 @@ class _Rise:
 
 
 def _rise_apart(solved: np.ndarray, reward: np.ndarray) -> _Rise | None:
-  """Find lines that part, over the run or from where solving stops rising."""
+  """Find lines that diverge, over the run or once the solved share is flat."""
   starts = sorted({0, trends.standstill(solved)})
   rule = rules.RULES['reward_hacking']
   for start in starts:
@@ -171,13 +171,13 @@ def _rise_apart(solved: np.ndarray, reward: np.ndarray) -> _Rise | None:
 
 
 def _jump_apart(solved: np.ndarray, reward: np.ndarray) -> _Rise | None:
-  """Find a reward that is soon as high as it gets: no line fits its course."""
+  """Find a reward that soon reaches its maximum, which no line would fit."""
   change = trends.change_point(reward - solved)
   paid, learned = (
       trends.step_up(values, change.index) for values in (reward, solved)
   )
   least = rules.RULES['reward_hacking'].warn[1]
-  # A sound run may learn the format at once, and to solve more slowly.
+  # A sound run may learn the format at once, and solving more slowly.
   flat = learned.low <= 0 and trends.trend(solved).high < _FLAT
   if (
       change.p < _SURE
@@ -259,7 +259,7 @@ def constant_part(run: form.Run) -> findings.Finding | None:
   rounds = _rounds(run, found)
   return findings.Finding(
       check='constant_part',
-      # The advantage cancels it, so that it costs nothing unless it is huge.
+      # It cancels in the advantage, so that it is harmless unless it is huge.
       severity='warning' if rounds else 'note',
       text=f'the part {", ".join(found)} is the same for all rollouts of a'
       ' group: it teaches nothing'
@@ -311,7 +311,7 @@ def inverted_sign(run: form.Run) -> findings.Finding | None:
   )
   paid = shares.gap(rows, 'outcome', 'reward') if 'reward' in rows else None
   if name == 'advantage' and paid is not None and paid.low > 0:
-    # The reward is right, so that what follows it is at fault.
+    # The reward is right, so the fault is in a later step.
     remedies = (records.Remedy(setting='credit_code'), *remedies)
     change = f'{_credit_word(run)}: the reward is higher for what is solved'
   return findings.Finding(
@@ -413,7 +413,7 @@ def credit(run: form.Run) -> findings.Finding | None:
   reward = form.within(rows, 'reward')
   by = rows.assign(gap=reward**2).groupby('group')['gap']
   spread = np.sqrt(by.transform('mean').to_numpy())
-  # Any estimator of the advantage is one multiple of the reward in a group.
+  # Within a group, advantages are one multiple of the centred reward.
   far = (spread > 1e-6) & (np.abs(reward) > 0.5 * spread)
   moved = (spread > 1e-6) & (np.abs(reward) > 0.1 * spread)
   times = (rows['advantage'] / reward).where(moved)
@@ -489,7 +489,7 @@ def length_gaming(run: form.Run) -> findings.Finding | None:
   change = trends.change_point(lengths)
   ends = run.late(rows).sort_values('length', ascending=not longer)
   replay = replays.best_weight(run)[1]
-  # Even if more is solved at first, a policy follows what matters most.
+  # Even if more is solved at first, the policy follows the strongest part.
   follows = any(
       _pays_length(rows, form.PART + remedy.part)
       for remedy in blame.misleading(run)

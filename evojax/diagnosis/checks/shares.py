@@ -13,7 +13,7 @@ from evojax.stats import intervals
 from evojax.stats import trends
 
 SURE = 0.01
-RARELY = 0.15  # Share solved in the best step where hardly anything is.
+RARELY = 0.15  # Share solved in the best step if hardly anything is solved.
 SHOWN = 6  # Rollouts shown with a finding.
 _LONGER = 0.2  # Growth of prompts, of their mean length, that is no noise.
 _NOTHING = 0.1  # What is left of a score that is lost, as a share.
@@ -184,7 +184,7 @@ def fall_severity(run: form.Run, values: np.ndarray, before: float) -> str:
   """Return how severe a falling score is.
 
   It is critical if problems are known to be no harder, or if hardly anything is
-  left of the score, from which nothing is learned, however hard they are.
+  left of the score: nothing is learned then, however hard they are.
 
   Args:
     run: The run.
@@ -236,7 +236,7 @@ def _again(run: form.Run) -> bool | None:
 def _form_falls(run: form.Run) -> bool:
   """Return whether ever fewer completions have the form, and no more are cut.
 
-  What is solved has the form, so that only what is not solved is compared.
+  Solved completions have the form, so only unsolved ones are compared.
   """
   rows = run.rollouts
   if 'format_ok' in rows and 'outcome' in rows:
@@ -264,7 +264,7 @@ def newest(rows: pd.DataFrame, flag: pd.Series) -> tuple[int, ...]:
   """Return the last rollouts for which a flag holds, from many prompts."""
   chosen = rows[flag]
   if {'step', 'group'} <= set(chosen):
-    # The last rollouts of all groups come before second ones of any group.
+    # The last rollout of every group comes before further ones of any group.
     left = chosen.groupby(['step', 'group']).cumcount(ascending=False)
     chosen = chosen.loc[left.sort_values(ascending=False, kind='stable').index]
   return tuple(map(int, chosen.index[-SHOWN:]))
