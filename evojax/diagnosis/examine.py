@@ -41,7 +41,7 @@ _SAID_BY = {
     'dead_groups': ('reward_lost',),
     'loss_summed': ('advantage_spikes', 'impossible_share'),
     'update_large': ('logprob_gap', 'other_weights', 'stale_sampler'),
-    # These findings say why nothing moves.
+    # These findings explain why nothing changes.
     'kl_zero': (
         'dead_groups',
         'gradient_zero',

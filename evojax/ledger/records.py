@@ -235,8 +235,8 @@ class Version(Record, Trained, step=False):
 
   version: str  # 'v0', 'v1', ...
   parent: str | None  # Version of the parent; None for the first.
-  # Checkpoint of the state `end`, from which training goes on, relative to the
-  # workdir.
+  # Checkpoint of the state `end`, from which training continues; a path
+  # relative to the workdir.
   checkpoint: str
 
 

@@ -251,8 +251,8 @@ def _limited(run: form.Run, name: str) -> findings.Finding | None:
       numbers.append(
           findings.number('solved, these minus others', gap, 'share')
       )
-    # Those that the limit ends are solved as often as others; or they are
-    # nearly all episodes, and solved too often for the limit to be to blame.
+    # Episodes that the limit ends are solved as often as others; or they are
+    # nearly all episodes, and solved too often for the limit to be at fault.
     elif not nearly_all or cut['outcome'].mean() > _SOLVED_AT_LIMIT:
       return None
   numbers.append(

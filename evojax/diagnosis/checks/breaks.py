@@ -48,7 +48,7 @@ def keys_change(run: form.Run) -> findings.Finding | None:
   if len(by) < form.MIN_STEPS:
     raise form.too_few(len(by), 'step', what='with problems that came before')
   change = trends.change_point(by)
-  # Where one prompt stands for several problems, keys differ from the start.
+  # If several problems share a prompt, keys differ from the start.
   if change.p > _SURE or change.before > _NEVER or change.after < _OFTEN:
     return None
   since = int(by.index[change.index])

@@ -148,7 +148,7 @@ def duplicate_prompts(run: form.Run) -> findings.Finding | None:
 
 
 def stands(answer: str, prompt: str) -> bool:
-  """Return whether an answer stands in a text; 1,234.00 is 1234."""
+  """Return whether a text contains an answer; 1,234.00 is 1234."""
   return _place(answer, prompt) is not None
 
 
@@ -265,7 +265,7 @@ def _is_goal(rows: pd.DataFrame) -> bool:
 def prompt_cut(run: form.Run) -> findings.Finding | None:
   """Detect prompts whose beginning or end a limit has cut off.
 
-  They begin or end within a word, or lack the text with which all others do.
+  They begin or end within a word, or lack the beginning or end of all others.
   """
   rows = run.rows('prompt', 'prompt_id')
   rows = rows.drop_duplicates('prompt_id').iloc[:2000]
@@ -300,8 +300,8 @@ def prompt_cut(run: form.Run) -> findings.Finding | None:
 def template_twice(run: form.Run) -> findings.Finding | None:
   """Detect prompts to which a chat template is applied a second time."""
   rows = run.rows('prompt', 'prompt_id').drop_duplicates('prompt_id')
-  # evojax logs what its template is applied to, other trainers mostly the
-  # result.
+  # evojax logs prompts before its template is applied, most other trainers
+  # afterwards.
   pattern = _MARKER if run.format == 'evojax' else rf'(?:{_MARKER}\w*\s*){{2}}'
   twice = rows['prompt'].str.contains(pattern)
   if twice.mean() < 0.5:

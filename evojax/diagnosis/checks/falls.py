@@ -11,7 +11,7 @@ from evojax.diagnosis import words
 from evojax.stats import trends
 
 _FEWEST = 16  # Minimum number of steps to tell the two shapes apart.
-_NEAR = 2  # Steps on either side of a fall, besides the two next to it.
+_NEAR = 2  # Steps on either side of a fall, without the two next to it.
 _MOST = 0.7  # Share of the fall between these steps if it is sudden.
 _COURSE = 4  # Fewest steps that show a trend.
 _LOST = 0.25  # Share of its peak that a score has lost.

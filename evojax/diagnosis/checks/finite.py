@@ -152,8 +152,8 @@ def _missing_together(
   Args:
     run: The run.
     names: The metrics.
-    there: Other metrics, which are there in these steps.
-    but: Words for the finding which say that those are there.
+    there: Other metrics, which are present in these steps.
+    but: A clause for the finding, which says that these are present.
     change: What to change.
   """
   table = run.steps.dropna(subset=there)

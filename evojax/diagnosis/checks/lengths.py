@@ -23,7 +23,7 @@ _MOST = 0.9  # Share of the pairs of such completions.
 # Rise or fall of the reward, as a share of its range, that is not noise.
 _SWING = 0.3
 _GAP = 0.1  # Gap between two branches, as a share of the range.
-_CUT, _LEFT = 0.1, 0.34  # Share cut at first, and what is left of it later.
+_CUT, _LEFT = 0.1, 0.34  # Initial share cut, and how much of it is left later.
 _SHORTER = 0.2  # Fall of the length, relative to it.
 _FORM = 32.0  # Tokens of a longer answer, which has no fixed form.
 _SAME = 1e-6  # Difference of lengths that counts as none.
@@ -96,7 +96,7 @@ def _branches(rows: pd.DataFrame, name: str) -> list[np.ndarray]:
 
 
 def _dip(length: np.ndarray, reward: np.ndarray) -> float | None:
-  """Return the length at which the reward dips; None if it is no such function.
+  """Return the length at which the reward dips; None without such a dip.
 
   Args:
     length: Characters, ascending.
@@ -135,7 +135,7 @@ def limit_shortens(run: form.Run) -> findings.Finding | None:
   limit = run.settings.get('max_tokens')
   return findings.Finding(
       check='limit_shortens',
-      severity='note',  # What was cut may have been wrong at any length.
+      severity='note',  # Cut completions may have been wrong at any length.
       text=f'completions get shorter, from {length[early].mean():.0f} to'
       f' {length[late].mean():.0f}, while {first:.0%} and then {last:.0%} of'
       ' them are cut: a cut completion earns nothing, so that the policy'
@@ -193,7 +193,7 @@ def _never_end(run: form.Run) -> findings.Finding | None:
   if len(rows) < _ENOUGH:
     raise form.too_few(len(rows), 'completion', _ENOUGH)
   if 'truncated' in {*run.rollouts, *run.steps} or run.has_turns:
-    return None  # `truncation` tells of limits.
+    return None  # `truncation` reports limits.
   short, middle, long = np.quantile(rows['characters'], [0.1, 0.5, 0.9])
   if middle < _WRITTEN or long - short > _ALIKE_LONG * middle:
     return None

@@ -26,16 +26,16 @@ _HELD = 0.005
 _MOST_COEFFICIENT = 100.0  # Largest plausible KL coefficient.
 _LEFT_OUT = 0.3  # Share of tokens that importance weights may drop.
 _FASTEST = 1000.0  # Largest factor of the learning rate.
-# A cosine falls below this share of its maximum in its last 2 % only.
+# A cosine schedule is below this share of its maximum only in its last 2 %.
 _ENDED = 1e-3
-_SOME = 0.05  # Mean absolute advantage of a batch that teaches something.
+_SOME = 0.05  # Mean absolute advantage of a batch with a signal.
 _UNEQUAL = 0.01  # Range of the mean rewards of steps that are not all alike.
 _EXPLAINED = 0.05  # Share of the variance of returns; a critic explains more.
 # Minimum bias of a critic, in standard deviations of the returns, and the share
 # of its early bias that it keeps.
 _APART, _KEPT = 5.0, 0.8
 _NO_SIGNAL = 1e-12  # A loss, or the norm of a gradient, that is exactly 0.
-_IDLE = 0.1  # Share of the steps at the end that may have no learning rate.
+_IDLE = 0.1  # Share of steps at the end whose learning rate may be 0.
 # Share of steps without a signal that is worth a finding, share to reach with
 # more groups per step, and share of exceptions: of steps without a signal whose
 # mean reward is not extreme, and of steps with one whose mean reward is.
@@ -369,7 +369,7 @@ def kl_strong(run: form.Run) -> findings.Finding | None:
   if coefficient is None and 'loss' in run.steps:
     coefficient = _slope_of_loss(run)
     if coefficient is not None and coefficient > _MOST_COEFFICIENT:
-      coefficient = None  # A small KL may follow a loss by chance.
+      coefficient = None  # A small KL and a loss may correlate by chance.
   if coefficient is None:
     raise form.NotLogged('kl_coef is not known: --set kl_coef=...')
   if coefficient < 0.2:  # Usual values are 0.001 to 0.1.

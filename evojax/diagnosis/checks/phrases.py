@@ -173,7 +173,7 @@ def graded(run: form.Run) -> tuple[pd.DataFrame, bool]:
   lengths = rows['completion'].str.len().clip(upper=_HEAD + _TAIL)
   stride = max(len(rows) // _READ, int(lengths.sum()) // _CHARACTERS, 1)
   rows = rows[rows['group'] % stride == 0]
-  if 'truncated' in rows:  # What is cut lacks its end, and may be punished.
+  if 'truncated' in rows:  # Cut ones lack their end and may be penalised.
     rows = rows[~(rows['truncated'] > 0.5)]
   weights = run.settings.get('weights') or {}
   paid = rows['reward']

@@ -30,8 +30,8 @@ _ALIKE = 0.3  # Share of a group, at least three rollouts, with one answer.
 # such answers are right, so many are all wrong by chance in 1 of 15,000 runs.
 _PER_FORM = 6
 _RELIABLE = 0.8
-# Share of programs that pass what is shown, below which a family is broken. In
-# sound families of coding, half to three quarters of them are right.
+# A family is broken if the share of right programs, among those that pass the
+# shown test, is below this. In sound families of coding it is 0.5 to 0.75.
 _HARDLY_EVER = 0.05
 # Finds the output in a prompt that shows exactly one.
 _ONE_OUTPUT = r'(?s)^(?:(?!Output:).)*Output:\n((?:(?!Output:).)*)$'
@@ -40,7 +40,7 @@ _ONE_OUTPUT = r'(?s)^(?:(?!Output:).)*Output:\n((?:(?!Output:).)*)$'
 _SHOWN_REFUSED = 0.1
 _OUT_OF_TIME = 0.1  # In sound runs of coding, less than 0.001.
 _OFTEN = 3  # Right answers to a problem needed to tell whether it is refused.
-_NEVER = 0.1  # Share of them that counts, or does not, by accident.
+_NEVER = 0.1  # Share of them that may count, or not count, by accident.
 _SOME_REFUSED = 0.02  # Share of problems.
 # Answers as in DeepSeek-R1's format and in GSM8K's.
 _MARKED = re.compile(r'(?s)<answer>([^<]*)</answer>|####([^\n]*)')
@@ -50,8 +50,8 @@ _TELLING = 8
 # A line that says little more than the answer has at most twice the characters
 # of the answer and so many more.
 _AROUND = 30
-_NONE = 0.01  # Share that counts as right where nothing does.
-_SAID_PLAINLY = 0.05  # Share of completions that a policy gets right.
+_NONE = 0.01  # Share counted as right up to which nothing counts as right.
+_SAID_PLAINLY = 0.05  # Share of completions that end with the reference.
 # Shares before and after a grader begins to fail.
 _FEW_REFUSED, _MANY_REFUSED = 0.05, 0.2
 
@@ -124,7 +124,7 @@ def family_refused(run: form.Run) -> findings.Finding | None:
   )
   if run.has_turns:  # Tests that an agent sees may pass before it begins.
     return None
-  # Programs that print what is shown are wrong in any family.
+  # Programs that only print the shown output are wrong in any family.
   reads = rows['completion'].str.contains(graders.READS)
   shown = rows[(rows['visible_passed'] > 0.5) & reads]
   by = shown.groupby('family')

@@ -42,15 +42,15 @@ def graded_rows(run: form.Run, *others: str) -> pd.DataFrame:
     *others: Further columns that must be known.
   """
   rows = run.rows('reward', 'outcome', 'group', *others)
-  # In evojax the evaluator owns the outcome; elsewhere it may be the same
-  # function that the policy exploits.
+  # In evojax, outcomes never depend on the reward function; in other trainers,
+  # they may come from the very function that the policy exploits.
   if run.format != 'evojax':
     _tell_apart(rows)
   return rows
 
 
 def _tell_apart(rows: pd.DataFrame) -> None:
-  """Raise NotLogged if the outcome is the reward, if on another scale."""
+  """Raise NotLogged if the outcome is the reward, perhaps on another scale."""
   reward, outcome = rows['reward'], rows['outcome']
   scaled = outcome
   if np.ptp(outcome) > 0 and np.ptp(reward) > 0:
@@ -65,8 +65,8 @@ def _tell_apart(rows: pd.DataFrame) -> None:
 def reward_hacking(run: form.Run) -> findings.Finding | None:
   """Detect a reward that rises while the solved share does not.
 
-  Without rollouts it compares the means of steps. These do not tell how hard
-  the problems are, so that the finding is a warning unless an evaluation does.
+  Without rollouts it compares the means of steps. They do not show how hard the
+  problems are, so that the finding is a warning unless an evaluation shows it.
   """
   by_step, unsolved = _courses(run)
   if by_step['outcome'].min() >= 1:
@@ -96,7 +96,7 @@ def reward_hacking(run: form.Run) -> findings.Finding | None:
   unsure = rare or harder or (harder is None and not len(run.rollouts))
   replay = replays.best_weight(run)[1]
   change = replay.change or _less_of(run, blame.rising(run))
-  if rare:  # No weight helps where no group has a solution.
+  if rare:  # No weight helps if no group has a solution.
     data = words.word(run.format, 'data')
     change = f'{data}: use problems that are solved sometimes; or {change}'
   return findings.Finding(
@@ -132,7 +132,7 @@ def _courses(run: form.Run) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 def _less_of(run: form.Run, parts: Sequence[str]) -> str:
-  """Return lower weights of parts, or else that the reward is to change."""
+  """Return advice: lower weights of some parts, or else another reward."""
   weights = ', '.join(words.word(run.format, 'weight', part) for part in parts)
   if weights:
     return f'{weights}: a third'
@@ -276,7 +276,7 @@ def constant_part(run: form.Run) -> findings.Finding | None:
 
 
 def _rounds(run: form.Run, constant: list[str]) -> bool:
-  """Return whether constant parts are so large that a sum loses the others."""
+  """Return whether adding constant parts rounds the other parts away."""
   weights = run.settings.get('weights') or {}
   size, spread = 0.0, 0.0
   for part in run.parts:

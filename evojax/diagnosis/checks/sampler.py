@@ -15,7 +15,7 @@ _GAP = 0.05  # Nats per token between sampler and trainer; bfloat16 gives 0.02.
 # arbitrary.
 _OTHER = 2.0
 _TIMES = 10.0  # Gap of a step that stands out, relative to the usual gap.
-_RARE, _OFTEN = 0.02, 0.5  # Share of steps that are the exception.
+_RARE, _OFTEN = 0.02, 0.5  # Bounds of the share of exceptional steps.
 # Factor by which a gap grows from a start that is within rounding.
 _GROWS = 3.0
 _ABOVE = 1.05  # Largest ratio of trainer to sampler if none exceeds 1.
@@ -23,13 +23,13 @@ _MOVED = 0.2  # KL, nats per token, of a policy that writes other texts.
 _SAME = 0.1  # Relative change of a mean that counts as none.
 # KL between rollouts and update, nats per token, of a batch that is off-policy.
 _JUMP = 0.1
-# Factor of a norm, or of a course, that counts as no change.
+# Factor by which a norm or a metric may differ without counting as changed.
 _USUAL = 1.2
-# KL of an update whose batch the policy would no longer write, and the factor
+# KL of an update whose batch the policy would no longer sample, and the factor
 # by which it has then grown.
 _APART = 0.01
 _GREW = 30.0
-# The same where rewards move, too, so that rollouts do follow the policy.
+# The same if rewards change, too, so that rollouts do follow the policy.
 _PARTED, _PARTS = 0.05, 10.0  # Nats per token, and their growth.
 # Growth of the age of rollouts, in updates and as a factor, that shows that no
 # limit stops it.
@@ -115,7 +115,7 @@ def logprob_gap(run: form.Run) -> findings.Finding | None:
   rises = trends.departure(gap)
   cause = _cause(run, steps, gap, apart, rises)
   at = change.index
-  if cause.endswith(_WEIGHTS):  # The gap grows once the weights stay behind.
+  if cause.endswith(_WEIGHTS):  # The gap grows once weights are not updated.
     at = min(at, rises)
   return findings.Finding(
       check='logprob_gap',

@@ -25,7 +25,7 @@ _LONG = 200  # Characters from which a text tells whether it repeats itself.
 _LOOP = 0.1
 _LEAST = 0.2  # Share of such completions that is a finding.
 _KL = 0.01  # A usual coefficient of the KL to the base policy.
-_MANY = 4  # Scripts of one completion that is no language any more.
+_MANY = 4  # Scripts in one completion that is in no language.
 _CHINESE, _LATIN = 'Chinese characters', 'Latin'
 # First code point, last code point, script. Greek letters are left out, since
 # formulas have them in every language.
@@ -86,7 +86,7 @@ _SOME, _SOME_LATIN = 0.02, 0.7
 _ASKED_LATIN = 0.3  # The same for Latin letters of a prompt.
 # Latin words of two letters or more, a few of which are names or formulas.
 _LATIN_WORD, _FEW_WORDS = re.compile(r'[A-Za-z\u00c0-\u024f]{2,}'), 4
-# What is alike in every language: programs, calls, tags, formulas, addresses.
+# Text that is in no language: programs, calls, tags, formulas, addresses.
 _NO_LANGUAGE = re.compile(
     r'```.*?(?:```|\Z)|<tool_(call|response)>.*?(?:</tool_\1>|\Z)'
     r'|`[^`\n]*`|</?\w[^<>\n]{0,40}>|\$[^$\n]*\$|\\[A-Za-z]+|\w+://\S+',

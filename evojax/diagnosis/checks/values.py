@@ -209,7 +209,7 @@ def restarts(kl: np.ndarray) -> list[int]:
   found, start = [], 0
   log = np.log(np.maximum(kl, _NONE))
   usual = float(np.median(np.abs(np.diff(log))))
-  fall = max(_GROWN, math.exp(5 * usual))  # Beyond the noise of a step.
+  fall = max(_GROWN, math.exp(5 * usual))  # More than the noise of a step.
   for i in range(_SIDE, len(kl) - _SIDE):
     before, after = kl[i - _SIDE : i], kl[i : i + _SIDE]
     first = kl[start : start + 2].max()
