@@ -1,11 +1,12 @@
 """Possible causes of symptoms, and what would show each.
 
-Many findings name a symptom, such as a reward that falls. Its causes often lie
-in code that no log shows: a mask, a template, the order of rewards. Therefore
+Many findings name a symptom, such as a reward that falls. Its causes lie in
+code or settings that no log shows: a mask, a template, the order of rewards. So
 each symptom has a list of possible causes, the most common first. The results
-of other checks reorder it: causes that agree with a finding move to the front,
-and causes that a check would probably have found move to the end. The lists
-come from reports of users of other trainers, see benchmarks/reports.
+of other checks reorder it: causes that agree with a finding come first, and
+causes that a check would probably have found come last. The lists come from
+threads in which users of other trainers found the cause, see
+benchmarks/reports.
 """
 
 from collections.abc import Collection, Mapping, Sequence

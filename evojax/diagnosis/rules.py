@@ -140,7 +140,7 @@ class Rule:
 
 
 def _much_is_unsolved(values: Values) -> bool:
-  """Return False if so much is solved that slow learning does no harm."""
+  """Return whether slow learning, or a policy that is certain, does harm."""
   return 1 - values['outcome'] > 0.1
 
 
