@@ -2,7 +2,7 @@
 
 TRL saves its arguments as training_args.bin in every checkpoint and exported
 model: a zip archive of `torch.save` with a pickle of a GRPOConfig. It is read
-without torch, and without running what it names. verl is started by Hydra,
+without torch, and no code that the pickle names is run. verl uses Hydra,
 which writes .hydra/config.yaml below the folder from which it was started.
 prime-rl writes configs/trainer.json and configs/orchestrator.json; older
 versions write .toml. Runs in Weights & Biases hold the arguments as their
@@ -42,13 +42,13 @@ _PRIME_RL = {
     'trainer': ('optim', 'scheduler', 'weight_broadcast'),
     'orchestrator': ('train', 'weight_broadcast'),
 }
-# Kinds of loss of TRL with a bound of the ratio on either side of 1. In others,
+# Loss types of TRL that clip the ratio on both sides of 1. In others,
 # epsilon_high has another meaning.
 _TWO_SIDED = ('grpo', 'bnpo', 'dr_grpo', 'dapo', 'luspo')
 
 
 class _Object:
-  """An object of an unknown class: what it was made from, and its fields."""
+  """An object of an unknown class: its constructor arguments and its fields."""
 
   made_from: tuple[Any, ...]
 
@@ -133,10 +133,10 @@ def load_text(path: pathlib.Path) -> dict[str, Any]:
 
 
 def load_prime_rl(folder: pathlib.Path) -> dict[str, Any]:
-  """Return {'trainer': config, 'orchestrator': config} in prime-rl's configs/.
+  """Return the configs in prime-rl's folder configs/.
 
   Returns:
-    The configs that are there.
+    {'trainer': config, 'orchestrator': config}, without missing ones.
 
   Raises:
     ValueError: If one is damaged.
@@ -174,7 +174,7 @@ def of_file(path: pathlib.Path) -> dict[str, Any]:
 
 
 def of_config(config: Mapping[str, Any]) -> dict[str, Any]:
-  """Return the settings in a config; {} if it is that of no known trainer."""
+  """Return the settings in a config; {} if its trainer is not known."""
   if isinstance(config.get('actor_rollout_ref'), Mapping):
     return of_verl(config)
   if 'max_completion_length' in config:
@@ -192,12 +192,12 @@ def of_trl(
 
   Args:
     arguments: The arguments; {} if they are not known.
-    total_steps: Steps of the training, if the arguments do not limit them.
+    total_steps: Steps of the training, used if the arguments set no limit.
   """
   found = _named('trl', arguments)
   total = found.get('total_steps', total_steps)
-  # A share of all steps is `warmup_ratio`, or since transformers 5 a number
-  # below 1.
+  # A warm-up that is a share of all steps is given as `warmup_ratio` or, since
+  # transformers 5, as a `warmup_steps` below 1.
   warmup = found.get('warmup_steps') or _number(arguments.get('warmup_ratio'))
   if warmup is not None and warmup < 1:
     found['warmup_steps'] = _part(warmup, total)
@@ -212,10 +212,10 @@ def of_verl(config: Mapping[str, Any]) -> dict[str, Any]:
   """Return the settings in the config of verl's PPO trainer, by name."""
   found = _named('verl', config)
   actor = _at(config, 'actor_rollout_ref.actor')
-  if 'total_steps' not in found:  # The schedule's own total is mostly -1.
+  if 'total_steps' not in found:  # The schedule's own total is usually -1.
     found['total_steps'] = _number(_at(config, 'trainer.total_training_steps'))
   total = found['total_steps']
-  if 'warmup_steps' not in found:  # It is -1 then.
+  if 'warmup_steps' not in found:  # Its value is -1.
     share = _number(_at(actor, 'optim.lr_warmup_steps_ratio'))
     found['warmup_steps'] = None if share is None else _part(share, total)
   if _at(actor, 'use_kl_loss') is False:
@@ -233,9 +233,10 @@ def of_verl(config: Mapping[str, Any]) -> dict[str, Any]:
 def of_prime_rl(config: Mapping[str, Any]) -> dict[str, Any]:
   """Return the settings in the configs of prime-rl, by name.
 
-  Its loss.kl_tau pulls towards the policy that sampled, not towards a
-  reference, and its bounds are of probabilities, not of ratios; both are left
-  out. Its limit of tokens is that of a turn; it is returned as max_tokens.
+  prime-rl's loss.kl_tau pulls towards the policy that sampled, not towards a
+  reference policy, and the bounds of its loss apply to probabilities, not to
+  ratios; both are left out. Its token limit, which applies to a turn, is
+  returned as max_tokens.
 
   Args:
     config: {'trainer': config, 'orchestrator': config}, or one of them.
@@ -247,9 +248,9 @@ def of_prime_rl(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _sampling(config: Mapping[str, Any]) -> dict[str, float | None]:
-  """Return how all sources of prime-rl sample; None where they differ.
+  """Return prime-rl's sampling settings; None for those that differ by source.
 
-  Each source has the settings that all would share, and may change them.
+  Each source in a config has a copy of the shared settings, and may change it.
   """
   sources = _at(config, 'orchestrator.train.source')
   sources = sources if isinstance(sources, list) else []
@@ -285,7 +286,7 @@ def weights(
 
 
 def _named(format_: str, config: Mapping[str, Any]) -> dict[str, Any]:
-  """Return the settings for which a trainer has one field, by name."""
+  """Return the settings that are single fields of a config, by name."""
   found = {
       name: _number(_at(config, word))
       for name, word in words.own(format_, form.SETTINGS).items()
@@ -294,7 +295,7 @@ def _named(format_: str, config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _known(settings: Mapping[str, float | None]) -> dict[str, float]:
-  """Return the settings that have a value; a negative one stands for none."""
+  """Return the settings that have a value; a negative value means none."""
   return {n: x for n, x in settings.items() if x is not None and x >= 0}
 
 
@@ -313,7 +314,7 @@ def _number(value: Any) -> float | None:
   if isinstance(value, bool) or not isinstance(value, int | float | str):
     return None
   try:
-    number = float(value)  # YAML has 1e-6 as text.
+    number = float(value)  # YAML reads 1e-6 as text.
   except (ValueError, OverflowError):
     return None
   return number if math.isfinite(number) else None

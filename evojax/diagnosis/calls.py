@@ -6,10 +6,10 @@
 Three forms are parsed: messages with `tool_calls` (OpenAI's; TRL and verifiers
 log them), text with Qwen3's <tool_call>{...}</tool_call> and
 <tool_response>...</tool_response> (verl decodes it), and the turns and replies
-of evojax's own evidence. A tool's kind is guessed from its name, or from the
-command that a shell runs. Whatever a tool is called, it reads the history if
-its reply lists commits, and lines that a patch in its reply adds do not count
-as source.
+of evojax's own evidence. The kind of a call is inferred from the tool's name,
+or from the command that a shell runs. Two rules apply to all tools: a call
+reads the history if its reply lists commits, and lines that are added by a
+patch in a reply do not count as source.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,8 +29,8 @@ _CALL = re.compile(r'<tool_call>(.*?)(?:</tool_call>|$)', re.DOTALL)
 _REPLY = re.compile(r'<tool_response>(.*?)(?:</tool_response>|$)', re.DOTALL)
 # Remains of a chat template between turns, after special tokens are removed.
 _ROLES = re.compile(r'^\s*(?:user|assistant|tool)?\s*$')
-# Gaps are bounded: a policy that repeats a command in one call up to its limit
-# would otherwise take minutes to read.
+# Gaps are bounded, because matching would otherwise take minutes if a policy
+# repeats a command in one call up to the token limit.
 _EDITS = (
     r'\b(?:sed|perl)\b.{0,200}\s-(?:\w*i|-in-place)|<<|(?<![\d&])>>?\s*[\w./]'
     r'|\b(?:tee|patch|apply_patch)\b'
@@ -74,8 +74,8 @@ _NO_TOOL = re.compile(
     r'|(?:tool|function) \S+ does not exist)',
     re.IGNORECASE,
 )
-# Words at the end of a reply with which tools, ours and others, say that it is
-# cut.
+# Words at the end of a reply by which tools of evojax and others say that the
+# reply is cut.
 _CUT = re.compile(
     r'truncated|clipped|omitted'
     r'|(?:letters|char(?:acter)?s|bytes|lines) (?:more|left)\b'
@@ -147,7 +147,7 @@ class Call:
       return _first(_COMMANDS, command) or 'other'
     if 'edit' in name and command in ('view', 'undo_edit'):
       return 'look' if command == 'view' else 'edit'
-    # A tool with subcommands is read like a line for a shell.
+    # A tool with subcommands is treated like a shell command.
     found = _first(_COMMANDS, f'{name} {command}') if command else ''
     found = found or _first(_NAMES, name) or 'other'
     if found in ('look', 'other') and _COMMIT.search(self.reply):
@@ -156,7 +156,7 @@ class Call:
 
   @property
   def edits(self) -> bool:
-    """True if the call changes files, even one of the kind 'history'."""
+    """True if the call changes files, even if its kind is 'history'."""
     return self.kind == 'edit' or (
         self.kind == 'history' and bool(re.search(_EDITS, self.command))
     )
@@ -452,10 +452,10 @@ def _argument(call: Call, names: Iterable[str]) -> str:
 
 
 def copied_from(made: Sequence[Call]) -> str:
-  """Return the tool whose reply held what a later edit wrote; '' if none.
+  """Return the tool whose reply contains a line of a later edit; '' if none.
 
-  Lines that the source itself held before, as seen in a look, do not count. A
-  line that a patch adds was not in the source, whatever tool shows the patch.
+  Lines that a reply to 'look' or 'test' showed before as source do not count,
+  but lines that are added by a patch in such a reply do.
   """
   looked: set[str] = set()
   told: dict[str, str] = {}
@@ -478,10 +478,10 @@ def copied_from(made: Sequence[Call]) -> str:
 
 
 def hard_codes(made: Sequence[Call]) -> bool:
-  """Return whether an edit of the source answers one literal with another.
+  """Return whether an edit of the source adds a special case, see `literals`.
 
-  A special case that the source held before, as seen in a look or in the text
-  that is replaced, does not count; see `literals`.
+  A special case that was in the source before, as seen in an earlier reply or
+  in the text that is replaced, does not count.
   """
   looks: list[Call] = []
   for call in made:
@@ -490,7 +490,7 @@ def hard_codes(made: Sequence[Call]) -> bool:
     elif call.ok and not call.touches_tests:
       new = _written(call)
       if not literals.may_answer(new):
-        continue  # True of most edits, whose replies need not be read.
+        continue  # For most edits, no earlier reply has to be read.
       old = _argument(call, _OLD) or _replaced(call, looks)
       if literals.is_constant(new, old):
         return True

@@ -1,11 +1,12 @@
 """Possible causes of symptoms, and what would show each.
 
-Many findings name a symptom, such as a reward that falls. Their causes lie in
-code and settings that no log shows: a mask, a template, the order of rewards.
-So each symptom has a list of possible causes, the commoner ones first. Other
-checks sort it: what agrees with one of their findings comes first, and what
-one of them would probably have found comes last. The lists come from threads
-in which users of other trainers found the cause, see benchmarks/reports.
+Many findings name a symptom, such as a reward that falls. Its causes lie in
+code or settings that no log shows: a mask, a template, the order of rewards. So
+each symptom has a list of possible causes, the most common first. The results
+of other checks reorder it: causes that agree with a finding come first, and
+causes that a check would probably have found come last. The lists come from
+threads in which users of other trainers found the cause, see
+benchmarks/reports.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -397,8 +398,8 @@ _NO_SUCCESS = (
 )
 _UNCALLED = 'parser', 'useless', 'unpaid', 'last_turn', 'not_sampled', 'limit'
 
-# Symptom -> its causes, the commoner ones first. What the finding itself
-# says to change, such as the learning rate if the reward falls, is left out.
+# Symptom -> its causes, the most common first. Causes that the finding itself
+# names, such as the learning rate if the reward falls, are left out.
 SYMPTOMS = {
     'reward_falling': _FALLS,
     'eval_falling': _FALLS,
@@ -523,7 +524,7 @@ SYMPTOMS = {
     'submits_at_once': ('unpaid', 'useless', 'hard', 'limit'),
 }
 # Checks whose finding names the cause, or the setting to change; a list of
-# other causes would only hide it.
+# other causes would only distract from it.
 NAMED = frozenset(
     'advantage_spikes after_evaluations answer_in_prompt answers_differ'
     ' calls_grow constant_part critic_untrained duplicate_prompts'
@@ -551,7 +552,7 @@ _OWN = 'evojax'
 def attach(
     found: Sequence[findings.Finding], quiet: Collection[str], format_: str
 ) -> list[findings.Finding]:
-  """Return findings with what may be behind those that are symptoms.
+  """Return the findings, with the possible causes of those that are symptoms.
 
   Args:
     found: The findings in the order in which they are shown.

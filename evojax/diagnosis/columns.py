@@ -1,14 +1,14 @@
-"""Columns of logs as numbers, and numbers of groups."""
+"""Conversion of logged columns: numbers, rows per step, and group numbers."""
 
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-EXACT = 2.0**53  # From here on, float64 does not tell integers apart.
+EXACT = 2.0**53  # Not all integers above this are exact in float64.
 _INFINITE = float(np.finfo(np.float32).max)
 _WORDS = {'true': 1.0, 'false': 0.0, 'yes': 1.0, 'no': 0.0}
-_LOOKED_AT = 100  # Values of a column that tell why it has no number.
+_LOOKED_AT = 100  # Values of a column in which `unread` searches.
 
 
 def numeric(values: pd.Series) -> pd.Series:
@@ -23,7 +23,8 @@ def numeric(values: pd.Series) -> pd.Series:
 def unread(values: pd.Series) -> Any:
   """Return the first value of a column that is not a number; None without one.
 
-  NaN and infinity, also as texts, count as numbers that a trainer got.
+  NaN and infinity, also as texts, count as numbers. Only the first _LOOKED_AT
+  values are searched.
   """
   for value in values[values.map(lambda v: v != '')].dropna().head(_LOOKED_AT):
     try:
@@ -53,8 +54,9 @@ def numbers(values: pd.Series) -> pd.Series:
 def merged(steps: pd.DataFrame) -> pd.DataFrame:
   """Return metrics with one row per step, in order.
 
-  Adjacent rows with the same metrics are of the mini-batches of a step, and are
-  averaged. Of others, say of metrics and an evaluation, the last value counts.
+  Adjacent rows of a step that have the same metrics are its mini-batches, and
+  are averaged (lows and highs: the lowest and highest value). Of other rows,
+  such as metrics and an evaluation, the last value of each metric counts.
   """
   steps = steps.reset_index(drop=True)
   by_step = steps.groupby('step')
@@ -73,7 +75,7 @@ def merged(steps: pd.DataFrame) -> pd.DataFrame:
 
 
 def grouped(rollouts: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
-  """Return rollouts with the run-wide numbers of their groups.
+  """Return rollouts with group numbers that are unique within the run.
 
   Without an id, a rollout belongs to the group of its prompt in its step. If it
   has no prompt either, while others have ids, it is left out.
@@ -101,11 +103,14 @@ def grouped(rollouts: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
 
 
 def _of_prompts(rollouts: pd.DataFrame, known: pd.Series) -> np.ndarray:
-  """Return the only known group of a step with the same prompt, or their own.
+  """Return groups for the rollouts whose group is not known.
+
+  It is the group with the same step and prompt if exactly one is known, and
+  otherwise the value in their own column.
 
   Args:
     rollouts: Rollouts with steps, prompts and groups.
-    known: Whether the group is known. The result is of the others.
+    known: Whether the group of a rollout is known.
   """
   keys = ['step', 'prompt']
   found = rollouts[known].groupby(keys)['group'].agg(['first', 'nunique'])

@@ -41,7 +41,7 @@ _SAID_BY = {
     'dead_groups': ('reward_lost',),
     'loss_summed': ('advantage_spikes', 'impossible_share'),
     'update_large': ('logprob_gap', 'other_weights', 'stale_sampler'),
-    # These findings say why nothing moves.
+    # These findings explain why nothing changes.
     'kl_zero': (
         'dead_groups',
         'gradient_zero',
@@ -118,11 +118,11 @@ _SAID_BY_CRITICAL = {
         'outweighed',
         'silent',
     ),
-    # A policy gets certain of what the reward pays for. Where a grader lets
-    # everything pass, rewards are soon equal.
+    # A policy becomes certain of what the reward pays for. If a grader accepts
+    # everything, all rewards are soon equal.
     'entropy_collapse': ('inverted_sign', 'length_gaming', 'reward_hacking'),
-    # Consequences of a policy that is trained to be wrong, or is certain of one
-    # text.
+    # Consequences of training a policy towards wrong answers, or of a policy
+    # that always writes the same text.
     'entropy_rising': ('inverted_sign',),
     'key_disagrees': ('entropy_collapse', 'inverted_sign'),
     'shrinks': ('inverted_sign', 'not_finite', 'reward_hacking'),
@@ -137,8 +137,8 @@ _SAID_BY_CRITICAL = {
         'reward_falling',
         'right_refused',
     ),
-    # A policy whose weights are NaN writes nothing that counts, and
-    # where solutions are not paid, no format is learned.
+    # A policy whose weights are NaN writes nothing readable, and if solutions
+    # are not rewarded, no format is learned.
     'format_bottleneck': ('inverted_sign', 'loops', 'not_finite', 'silent'),
     'outcome_falling': (
         'keys_change',
@@ -173,10 +173,10 @@ _SAID_BY_CRITICAL = {
     ),
     'loops': ('other_weights',),
 }
-# Findings that another one explains; that one is then as severe as they are. A
-# policy that cannot read the question or a tool's reply solves nothing, and
-# groups whose outcomes differ teach nothing if they are dropped or if all their
-# rollouts are paid alike.
+# Finding -> the findings that it explains. They are dropped, and it becomes as
+# severe as they are. A policy that cannot read the question or a tool's reply
+# solves nothing, and groups with different outcomes give no gradient if they
+# are dropped or if all their rollouts get the same reward.
 _EXPLAINS = {
     'filter_starves': ('gradient_zero',),
     'silent': ('dead_groups',),
@@ -192,8 +192,8 @@ _EXPLAINS = {
         'format_bottleneck',
     ),
 }
-# Findings that are critical, and come first, while one of their symptoms is
-# critical: their remedies are cheap, and until then no symptom can be judged.
+# Finding -> its symptoms. While one of them is critical, so is the finding, and
+# it comes first: its remedy is cheap, and only then can symptoms be judged.
 _CAUSES = {
     'unusual_setting': {
         'dead_groups',
@@ -209,9 +209,9 @@ _CAUSES = {
     },
     # A completion that is cut cannot be right, however easy its problem is.
     'truncation': {'dead_groups', 'too_hard'},
-    # The policy learns what such a part pays for, in place of solutions.
+    # The policy learns what such a part pays for instead of solving problems.
     'outweighed': {'reward_hacking', 'visible_only'},
-    # It drifts where solutions are hardly paid.
+    # The policy drifts if solutions are hardly rewarded.
     'hidden_goal': {'outcome_falling'},
     'silent': {'outcome_falling'},
 }
@@ -266,7 +266,7 @@ def _explained(found: list[findings.Finding]) -> list[findings.Finding]:
 def _unknown(
     format_: str, check: str, error: form.NotLogged
 ) -> findings.Unknown:
-  """Return why a check cannot tell, with what makes the trainer log it."""
+  """Return why a check cannot tell, and which options would log its data."""
   options = words.how_to_log(format_, error.names)
   if not options:
     return findings.Unknown(check, str(error), error.names)
@@ -274,7 +274,7 @@ def _unknown(
 
 
 def _causes_first(found: list[findings.Finding]) -> list[findings.Finding]:
-  """Return the findings, those that cause critical ones first, as critical."""
+  """Return the findings; causes of critical ones become critical, and first."""
   severe = {f.check for f in found if f.severity == 'critical'}
   first = [
       dataclasses.replace(f, severity='critical')
@@ -348,14 +348,14 @@ def _of_reward(run: form.Run) -> str:
 
 
 def _without_outcome(error: form.NotLogged) -> str:
-  """Return why a run has no course of outcomes, as the end of a sentence."""
+  """Return why a run has no outcomes by step, as the end of a sentence."""
   if error.names:
     return 'no outcome is logged'
   return f'too few steps have an outcome ({error})'
 
 
 def _went(line: trends.Trend, ends: list[float]) -> str:
-  """Return how the solved share went, as the end of a sentence.
+  """Return how the solved share changed, as the end of a sentence.
 
   Args:
     line: The line through it.

@@ -28,11 +28,12 @@ def number(name: str, of: intervals.Interval, unit: str = '') -> Number:
 
 @dataclasses.dataclass(frozen=True)
 class Cause:
-  """Something that may be behind a finding which is only a symptom."""
+  """A possible cause of a finding that is only a symptom."""
 
   text: str  # What may be wrong.
   look: str  # What would show it.
-  # Check whose finding agrees with it, or whose silence speaks against it.
+  # Check whose finding agrees with it; check that would probably have found it,
+  # but found nothing.
   found_by: str = ''
   unlikely_by: str = ''
 
@@ -90,7 +91,7 @@ def plain_mapping(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-  """Return a value for JSON: NumPy numbers as plain, infinities as None."""
+  """Return a value for JSON: plain numbers, None for NaN and infinity."""
   if dataclasses.is_dataclass(value):
     return {
         field.name: plain(getattr(value, field.name))

@@ -114,17 +114,17 @@ SETTINGS = (
     'max_turns', 'turn_tokens', 'top_p', 'top_k', 'min_p', 'repetition_penalty',
 )  # fmt: skip
 PART = 'part_'
-EVALUATION = 'evaluation_'  # Then the name that the trainer gave the score.
-# Columns of texts.
+EVALUATION = 'evaluation_'  # Followed by the trainer's name of the score.
+# Columns that contain texts.
 TEXTS = ('prompt', 'completion', 'reference', 'family', 'missing_tool')
-# Marks of roles as chat templates write them, with special tokens or without.
+# Role markers as chat templates write them, with or without special tokens.
 _ROLES = re.compile(
     r'<[|｜]|\[INST\]|<start_of_turn>|\b(?:user|human|assistant):'
     r'|^(?:system|user|assistant|model)\s*$',
     re.IGNORECASE | re.MULTILINE,
 )
 _LONGEST = 4000  # Characters of a text that are kept.
-_PROGRAMS = 0.3  # Share of programs beyond which completions are programs.
+_PROGRAMS = 0.3  # Share of programs from which completions are searched.
 _EVALUATED = 'eval_', EVALUATION
 MIXED = 'with solved and unsolved rollouts'
 numeric = columns.numeric
@@ -155,8 +155,8 @@ class Run:
   path: pathlib.Path
   format: str  # A name of `readers.FORMATS`.
   rollouts: pd.DataFrame  # Columns of ROLLOUT and parts; may have no rows.
-  # Columns of STEP, means of parts, and scores of evaluations under EVALUATION
-  # and their names; ascending; may have no rows.
+  # Columns of STEP, means of parts, and scores of evaluations (EVALUATION and
+  # their name); one row per step, ascending; may have no rows.
   steps: pd.DataFrame
   # Known values of SETTINGS, and 'weights': part -> weight.
   settings: Mapping[str, Any]
@@ -312,13 +312,13 @@ def too_few(
 
 
 def within(rows: pd.DataFrame, column: str) -> np.ndarray:
-  """Return a column minus its group means; `rows` has unique groups."""
+  """Return a column minus its group means; group numbers are run-wide."""
   values = rows[column]
   return (values - values.groupby(rows['group']).transform('mean')).to_numpy()
 
 
 class View:
-  """Rollouts in the form for a harness's diagnostics: arrays [P, G]."""
+  """Rollouts in the form that a harness's diagnostics take: arrays [P, G]."""
 
   def __init__(self, rows: pd.DataFrame):
     group = pd.factorize(rows['group'])[0]
@@ -363,7 +363,7 @@ def text_of(value: Any) -> str:
   if isinstance(value, (list, tuple, np.ndarray)):
     return '\n'.join(text_of(v) for v in value)
   if isinstance(value, float) and abs(value) < columns.EXACT:
-    # A missing value in their column makes floats of integers.
+    # Integers become floats if another value of their column is missing.
     return str(int(value)) if value.is_integer() else str(value)
   return '' if pd.isna(value) else str(value)
 
@@ -451,11 +451,11 @@ def make(
 
 
 def tells_solved(values: np.ndarray) -> bool:
-  """Return whether values are those of a score that is all or nothing.
+  """Return whether a score is all or nothing, so that it tells what is solved.
 
-  It has two values, say -1 and 1 or 0 and 2: one of at most 0 for what is
-  wrong, and one of at least 1. A lower one may be for the form of an answer
-  alone. A single value below 0 says that nothing is solved.
+  Such a score has two values, for example -1 and 1, or 0 and 2: one of at most
+  0 for wrong answers, and one of at least 1 for right ones (less may be paid
+  for the form alone). If its only value is below 0, nothing is solved.
   """
   low, high = np.min(values), np.max(values)
   if low == high:
@@ -485,14 +485,14 @@ def _with_solved(rollouts: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
 
 
 def _templated(prompt: Any) -> float:
-  """Return 1 if a prompt is messages, or a text with the marks of roles."""
+  """Return 1 if a prompt is messages, or a text with role markers; else 0."""
   return float(not isinstance(prompt, str) or bool(_ROLES.search(prompt)))
 
 
 def _programs(rollouts: pd.DataFrame) -> pd.DataFrame:
-  """Return which programs know the examples in their prompts, if any do.
+  """Return which programs have special cases for examples in their prompts.
 
-  Where hardly any completion is a program, the table has no columns.
+  The table has no columns if few completions are programs.
   """
   texts = [text_of(value) for value in rollouts['completion']]
   if np.mean([literals.is_program(text) for text in texts] or [0]) < _PROGRAMS:

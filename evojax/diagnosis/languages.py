@@ -32,13 +32,13 @@ _FREQUENT = {
 NAMES = frozenset(_FREQUENT)
 _WORDS = {name: frozenset(said.split()) for name, said in _FREQUENT.items()}
 _WORD = re.compile(r'[^\W\d_]+')
-_FEWEST = 4  # Such words that tell a language,
-_SHARE = 0.08  # and their share of all words.
-_AHEAD = 2  # Times the words of any other language.
+_FEWEST = 4  # Minimum number of frequent words of a language,
+_SHARE = 0.08  # their minimum share of all words,
+_AHEAD = 2  # and their number relative to any other language.
 
 
 def of(text: str) -> str | None:
-  """Return the name of the language; None if nothing is certain."""
+  """Return the name of the language; None if it is uncertain."""
   found = _WORD.findall(text.lower())
   counts = {
       name: sum(word in words for word in found)

@@ -2,9 +2,9 @@
 
     cases('if price == 3:\\n  return 7')  # {Case(('3',), ('7',))}
 
-Such code passes a test that was shown and solves nothing. A branch, a table and
-a constant in place of a computation are recognised. Only Python is read: a
-fragment of anything else has no cases. Base cases (0, 1, nothing) do not count.
+Such code passes a visible test without solving the problem. A branch, a lookup
+table, and a constant in place of a computation are recognised. Only Python is
+parsed; other text has no cases. Base cases (0, 1, empty values) do not count.
 """
 
 import ast
@@ -21,7 +21,7 @@ from evojax.runtime import python_source
 _ANSWERS = re.compile(r'\breturn\b|\bprint\b|\bwrite\b')
 _FENCED = re.compile(r'```(?:python|py)?\s*\n(.*?)(?:```|$)', re.DOTALL)
 _TRIVIAL = (None, True, False, 0, 1, -1, '', (), [], {})
-# Functions and methods that read or convert an input, and change no value.
+# Functions and methods that read or convert an input but keep its value.
 _READ = {'input', 'int', 'float', 'str', 'tuple', 'list', 'map', 'repr'}
 _READ |= {'read', 'readline', 'strip', 'rstrip', 'split', 'splitlines'}
 _COMPUTES = (
@@ -39,15 +39,15 @@ _COMPUTES = (
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-  """A special case; two are equal wherever they stand."""
+  """A special case; its place in the code does not affect equality."""
 
   given: tuple[str, ...]  # The values of the input, as text.
   answer: tuple[str, ...]
-  line: str = dataclasses.field(compare=False)  # Where it starts.
+  line: str = dataclasses.field(compare=False)  # The line that it starts on.
 
 
 def may_answer(code: str) -> bool:
-  """Return False if a text surely has no case, without parsing it."""
+  """Return False if a text certainly has no case; does not parse it."""
   return _ANSWERS.search(code) is not None
 
 
@@ -136,9 +136,9 @@ def printed(completion: str) -> list[str] | None:
 
 
 def _parse(code: str) -> tuple[ast.Module, list[str]]:
-  """Return the tree and the lines of a fragment, made whole if it can be.
+  """Return the syntax tree and the lines of a fragment, completed if necessary.
 
-  The tree of anything else has no nodes.
+  If the text cannot be parsed, the tree has no nodes.
   """
   lines = code.expandtabs(8).strip('\n').splitlines() or ['']
   text = textwrap.dedent('\n'.join(lines))
@@ -259,7 +259,7 @@ def _name(function: ast.expr) -> str:
 
 
 def _is_input(node: ast.expr) -> bool:
-  """Return whether an expression is an input as it came, or a part of it."""
+  """Return whether an expression is an unchanged input, or a part of one."""
   if isinstance(node, (ast.Name, ast.Attribute)):
     return True
   if isinstance(node, ast.Subscript):

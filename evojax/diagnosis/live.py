@@ -1,4 +1,4 @@
-"""Diagnoses a training while it goes on, in a process beside it."""
+"""Diagnosis of a training run in progress, in a separate process."""
 
 from collections.abc import Callable, Sequence
 import contextlib
@@ -18,17 +18,17 @@ from evojax.evidence import store
 from evojax.runtime import output
 from evojax.runtime import pace
 
-_SECONDS = 60.0  # At least, before the first diagnosis and between two.
+_SECONDS = 60.0  # Minimum time before the first diagnosis and between two.
 # A diagnosis takes about 40 bytes of memory for each byte of evidence.
 _MOST_BYTES = 128 * 2**20
-_NICE = 10  # Added to the niceness of the training, which comes first.
+_NICE = 10  # Added to the training's niceness, so that training has priority.
 
 
 class Live(contextlib.AbstractContextManager):
-  """Names what is wrong with a run as soon as its logs show it.
+  """Reports what is wrong with a run as soon as its logs show it.
 
   Each new critical finding is printed once. If a diagnosis fails, the run
-  continues without any. Used by the process that writes the evidence.
+  continues without further ones. Used by the process that writes the evidence.
   """
 
   def __init__(
@@ -43,7 +43,10 @@ class Live(contextlib.AbstractContextManager):
     self._began = self._ended = False
 
   def update(self) -> None:
-    """Start a due diagnosis, or show a finished one; call at every step."""
+    """Start a diagnosis if it is due, or print new critical findings.
+
+    It is called at every step.
+    """
     if self._ended:
       return
     if self._process is None:
@@ -64,7 +67,7 @@ class Live(contextlib.AbstractContextManager):
     """Print the diagnosis of the finished run.
 
     Args:
-      must: Whether a run of less than a minute is diagnosed, too.
+      must: Whether to diagnose even a run of less than a minute.
     """
     self._stop()
     if self._ended or not (must or self._began or self._pace.is_due()):
@@ -113,7 +116,7 @@ class Live(contextlib.AbstractContextManager):
       os.setpriority(os.PRIO_PROCESS, self._process.pid, min(own + _NICE, 19))
 
   def _result(self, wait: bool = False) -> dict[str, Any]:
-    """Return the diagnosis.json that is ready; {} if there is none.
+    """Return diagnosis.json if the process has succeeded, otherwise {}.
 
     Args:
       wait: Whether to wait for the process to end.
@@ -124,7 +127,7 @@ class Live(contextlib.AbstractContextManager):
       return {}
     code = self._process.returncode = os.waitstatus_to_exitcode(status)
     self._process = None
-    # Its own time: beside a training it may wait for a processor.
+    # CPU time, since the process may have had to wait for a CPU.
     self._pace.took(usage.ru_utime + usage.ru_stime)
     try:
       if code not in (0, 1):
@@ -135,7 +138,7 @@ class Live(contextlib.AbstractContextManager):
       return {}
 
   def _fail(self, error: Exception) -> None:
-    """Give up: the run is worth more than its diagnoses."""
+    """Stop diagnosing after an error, which must not end the run."""
     self._ended = True
     logging.warning(f'no diagnosis of {self._path}: {error}')
 

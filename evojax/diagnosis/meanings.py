@@ -1,13 +1,13 @@
-"""What a metric means, by the words in its name.
+"""The meaning of a metric, from the words in its name.
 
     of('train/actor/grad_norm_avg')  # 'grad_norm'
 
 Trainers write `critic/rewards/mean`, `rollout/reward_mean` or `AvgReward`, and
 no list of names is complete. A name is split into words. Words that say nothing
 (`train`, `actor`, `mean`) and numbers are left out; the rest must be exactly
-the words of one meaning. So a spread, a time, a bound or the loss of a critic
-means nothing here, and neither does a name with an unknown word. Only scores of
-evaluations may have one: the name of a data set.
+the words of one meaning. Names with other words, such as those of a standard
+deviation, a time, a bound or the loss of a critic, therefore have no meaning
+here. Only scores of evaluations may have them: the name of a data set.
 """
 
 from collections.abc import Iterable
@@ -22,14 +22,15 @@ _EMPTY = set(
     ' trainer training update v worker'
     .split()
 )
-# Folders of names that do not change what a metric means, either.
+# Prefixes of names, before a '/', that do not change the meaning, either.
 _FOLDERS = {'loss', 'losses', 'misc', 'progress'}
 _EVALUATION = {
     'eval', 'evals', 'evaluation', 'test', 'val', 'valid', 'validation',
 }  # fmt: skip
-# A metric of training may have such a word, too: rewards/unit_test_reward.
+# Training metrics with these prefixes may contain a word of _EVALUATION, too:
+# rewards/unit_test_reward.
 _TRAINING = re.compile(r'(?:train|training|rewards?|rollouts?)/')
-# The number of what is cut, not its share: rollout/num_truncated.
+# Names of a count, not of a share: rollout/num_truncated.
 _COUNT = re.compile(r'(?:^|[/_])(?:num|n|count)_|_(?:num|count)$')
 _SHARES = {'truncated', 'dead', 'clip'}
 # A score of an evaluation has one of the first words, and none of the others.
@@ -44,7 +45,7 @@ _NO_SCORES = _OF_OTHERS | {
 }  # fmt: skip
 # Shares solved by any of several samples: pass@8, pass_at_8, pass8.
 _SEVERAL = re.compile(r'pass(?:@|_at_|_)?(?!1(?!\d))\d')
-# Parts of words that are written together, and other forms of a word.
+# Other forms of a word, and words that are written as one -> the usual words.
 _SAME = {
     'accuracies': 'accuracy',
     'acc': 'accuracy',
@@ -94,7 +95,7 @@ _SOLVED = (
     'pass rate', 'solve rate', 'solved', 'success', 'success rate',
 )  # fmt: skip
 _TEXTS = ('completion', 'output', 'response')
-# Meaning -> the words of its names, without the empty ones.
+# Meaning -> its names, in the usual words and without those of _EMPTY.
 _NAMES = {
     'reward': ('reward', 'score', 'raw reward', 'total reward', 'task reward',
                'critic reward', 'critic score'),
@@ -159,7 +160,7 @@ _KNOWN = {
 
 
 def _of_evaluation(name: str) -> bool:
-  """Return whether the words of a name say that it is of an evaluation."""
+  """Return whether a metric is one of an evaluation, by its name."""
   return bool(
       _EVALUATION & set(_words(name)) and not _TRAINING.match(name.lower())
   )
@@ -183,24 +184,24 @@ def of(name: str) -> str:
   meaning = _KNOWN.get(tuple(sorted(left)), '')
   if meaning in _SHARES and _COUNT.search(last):
     return ''
-  # A bare ratio may be that of anything, unless it is one of policies.
+  # 'ratio' alone may be the ratio of anything; 'policy' makes it clear.
   if left == {'fraction'} and 'policy' in words:
     return 'ratio' if 'ratio' in last.lower() else ''
   # PPO of TRL logs the sums over a completion as objective/kl and /entropy.
   if meaning in ('kl', 'entropy') and 'objective' in words:
     return ''
   if meaning == 'kl' and {'rollout', 'sample'} & set(words):
-    # A KL between the policy that samples and the one that is trained.
+    # The KL divergence between the policies of the sampler and the trainer.
     return 'gap' if 'train' in words else ''
-  # A KL of PPO is that of the update, not that to a reference.
+  # A metric such as ppo_kl is the KL of the update, not that to a reference.
   return 'kl_update' if meaning == 'kl' and 'ppo' in words else meaning
 
 
 def is_evaluation(name: str) -> bool:
-  """Return whether a metric is the score of an evaluation, larger is better.
+  """Return whether a metric is an evaluation score of which more is better.
 
-  Shares of problems that any of several samples solves are left out, as they
-  fall where a policy becomes certain.
+  Shares of problems that any of several samples solves (pass@k) are left out,
+  as they fall when a policy becomes certain.
 
   Args:
     name: The name that a trainer logged, with its prefixes.
@@ -214,9 +215,9 @@ def is_evaluation(name: str) -> bool:
 
 
 def best(names: Iterable[str]) -> dict[str, str]:
-  """Return meaning -> the name that says it in the fewest words.
+  """Return meaning -> the name with that meaning and the fewest words.
 
-  Among equally short names, the first counts.
+  Among equally short names, the first is chosen.
   """
   found: dict[str, str] = {}
   for name in sorted(map(str, names), key=lambda n: len(_words(n))):

@@ -172,7 +172,7 @@ METRICS = {
 }
 # The mean of exp |gap| of a token, instead of the gap.
 _GAP_FACTOR = 'token_mult_prob_error'
-# The share of actions that an environment understands, instead of the others.
+# The share of valid actions; `calls_failed` is the rest.
 _VALID = ('episode/valid_action_ratio', 'env/ratio_of_valid_action')
 _STEP = (
     'step',
@@ -181,8 +181,7 @@ _STEP = (
     'training/global_step',
     '_step',
 )
-# Means of an evaluation in verl, by the kind of the score; each data set has
-# one.
+# Mean scores of evaluations in verl, one per data set, by the kind of score.
 _HELD_OUT = re.compile(r'val-core/.+/(acc|reward|score)/mean@\d+')
 _PREFIXES = ('train/', 'train_')
 # Means of reward functions, before their weights, under both names that TRL
@@ -293,7 +292,7 @@ def common(
 
 
 def _filled(step: pd.Series, *others: pd.Series) -> pd.Series:
-  """Return a counter of steps, with its gaps filled from others that agree.
+  """Return a step counter, with gaps filled from other counters that agree.
 
   An evaluation before training has no step of the trainer, only W&B's own.
   """
@@ -307,9 +306,9 @@ def _filled(step: pd.Series, *others: pd.Series) -> pd.Series:
 def _no_shares(found: dict[str, pd.Series]) -> list[str]:
   """Drop shares with impossible values; return a note for each.
 
-  An outcome outside [0, 1] is no share of what is solved; a score of an
-  evaluation then counts as a reward. Other shares above 1 are in percent, or
-  are counts. Values below 0 are left to the check that explains them.
+  An outcome outside [0, 1] is not a solved share; such a score of an evaluation
+  counts as a reward. Other shares above 1 are percentages or counts. Other
+  values below 0 are kept, since a check explains them.
   """
   said = []
   for name in ('clip', 'truncated', 'dead', 'left_out'):

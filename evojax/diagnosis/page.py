@@ -86,7 +86,7 @@ def _curve(
     values: Any,
     since: int | None,
 ) -> curves.Curve:
-  """Draw a series, with a mark at the step from which something is wrong."""
+  """Draw a series, and mark the step from which something is wrong."""
   points = [
       (float(x), float(y))
       for x, y in zip(steps, values, strict=True)

@@ -8,8 +8,8 @@ that the weights are at a KL divergence of STEP_KL from equal ones
 policy search, Peters et al. 2010). The replayed gain is the difference of the
 solved share between the new and the old advantages, at equal KL. It is computed
 from the rollouts alone and ignores how far the policy generalises. It therefore
-gives the direction and size of one small step, and is left out if its interval
-holds 0.
+gives the direction and size of one small step, and is not reported if its
+interval contains 0.
 """
 
 import dataclasses
@@ -80,8 +80,8 @@ def best_weight(run: form.Run) -> tuple[str, Replay]:
   """Return the change of one weight with the largest predicted gain.
 
   Returns:
-    The part and its replay; ('', Replay()) if weights or parts are not known,
-    do not reproduce the logged reward, or no change has a gain above 0.
+    The part and its replay; ('', Replay()) if weights or parts are not known or
+    do not reproduce the logged reward, or if no change certainly has a gain.
   """
   weights = run.settings.get('weights') or {}
   parts = [p for p in run.parts if p in weights]
@@ -102,7 +102,7 @@ def best_weight(run: form.Run) -> tuple[str, Replay]:
     if np.allclose(e[form.PART + part], e['outcome']):
       continue
     for factor in (0.0, 0.2, 0.5):
-      weight = weights[part] * factor + 0.0  # 0, where it would be -0.
+      weight = weights[part] * factor + 0.0  # Avoids -0.
       changed = total + (weight - weights[part]) * e[form.PART + part]
       new = (tilted(advantages(changed)) * e['outcome']).sum(1)
       gain = intervals.bootstrap(p, lambda i, d=new - old: float(d[i].mean()))

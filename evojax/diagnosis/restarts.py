@@ -1,7 +1,7 @@
-"""Leaves out what a run made before it was set back to a checkpoint.
+"""Removal of logs that a restart from a checkpoint has superseded.
 
-A run that is restarted repeats steps. What the first branch of it had made
-after the checkpoint trained nothing that lasted.
+A restarted run repeats the steps after its checkpoint. The rollouts and metrics
+that it had logged for these steps before did not contribute to the policy.
 """
 
 from collections.abc import Iterable, Sequence
@@ -12,28 +12,28 @@ import pandas as pd
 
 from evojax.diagnosis import columns
 
-# More restarts than this are no restarts: the rows are in another order.
+# With more apparent restarts than this, the rows are merely in another order.
 _MOST = 10
 # Files written one after the other may be this many seconds out of order.
 _SECONDS = 5.0
-_LEAST_FILES = 3  # Fewer new files may have been edited or mended by someone.
-_MOST_FALLS = 3  # Of the times of files that are left from earlier branches.
+_LEAST_FILES = 3  # Fewer new files may have been edited by hand.
+_MOST_FALLS = 3  # Steps back in time among earlier branches' remaining files.
 
 
 def rollouts(
     rows: pd.DataFrame, notes: list[str], *, in_order: bool = False
 ) -> pd.DataFrame:
-  """Return rollouts without those of steps that were made again.
+  """Return rollouts without those of steps that were repeated later.
 
-  Where a step follows a higher one, and both parts of the log have rollouts of
-  the same problem in the same step, the run was restarted. Some trainers number
-  the groups anew each time, so that only prompts tell.
+  The run was restarted where a step follows a higher one, if both parts of the
+  log have rollouts of the same problem in the same step. Problems are compared
+  by group number and by prompt, since some trainers number groups anew.
 
   Args:
     rows: Rollouts with steps, in the order in which they were logged.
     notes: Gets a note of what is left out.
-    in_order: Whether the trainer writes the steps in their order, so that no
-      problem needs to be the same.
+    in_order: Whether the trainer always writes steps in order, so that a
+      repeated step is enough.
   """
   steps = columns.numeric(rows['step']).to_numpy(float)
   back = np.flatnonzero(np.diff(steps) < 0) + 1
@@ -59,9 +59,9 @@ def rollouts(
 
 
 def _keys(steps: np.ndarray, values: pd.Series) -> list[tuple]:
-  """Return what rollouts of one problem in one step share.
+  """Return a key per rollout, equal for one value (problem) in one step.
 
-  Without a value, a rollout shares nothing with any other.
+  A rollout without a value has a key of its own.
   """
   known = values.notna() & (values.map(str) != '')
   rows = zip(steps, values, known, strict=True)
@@ -72,10 +72,10 @@ def _keys(steps: np.ndarray, values: pd.Series) -> list[tuple]:
 
 
 def metrics(table: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
-  """Return the metrics in a file without those of steps made again.
+  """Return the metrics in a file without those of steps repeated later.
 
-  The metric with most values tells where the run went back: evaluations may be
-  logged late, without any restart.
+  The metric with the most values shows where the run went back, since
+  evaluations may be logged late without any restart.
 
   Args:
     table: Metrics with a column `step`, in the order in which they were logged.
@@ -89,7 +89,7 @@ def metrics(table: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
   falls = np.flatnonzero(np.diff(steps[lead]) < 0)
   if not 0 < len(falls) <= _MOST:
     return table
-  # A single row is no branch: it may be a summary, say of the best step.
+  # A single row is not a restart: it may summarise, say, the best step.
   falls = falls[np.diff(falls, append=len(lead) - 1) > 1]
   lost = np.zeros(len(table), bool)
   for last, start in zip(lead[falls], lead[falls + 1], strict=True):
@@ -120,9 +120,9 @@ def files(
 ) -> list[pathlib.Path]:
   """Return files of one step each, without those left from an earlier branch.
 
-  A restarted run writes its files anew. Until it has come as far as before,
-  the files of the highest steps are older than those of lower steps. Copies of
-  files may have any times, so times in any other order tell nothing.
+  A restarted run overwrites its files. Until it has come as far as before, the
+  files of the highest steps are older than those of lower steps. Times in any
+  other order are ignored, since copied files may have any times.
 
   Args:
     paths: Files in one folder, in the order of their steps.

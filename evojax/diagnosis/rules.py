@@ -1,4 +1,4 @@
-"""Rules that hold for any run: its learning curve, and combined measures.
+"""Rules that apply to any run: on its learning curve and combined measures.
 
 The meta-loop applies them to the arm that it has just trained, `diagnose` to
 the logs of any trainer. Every finding is a `records.Measure` with the number
@@ -53,8 +53,9 @@ def learning_curve(outcome: Reals, reward: Reals = ()) -> Values:
     outcome_rise_high, the upper end of the rise's one-sided 95 % interval; and
     unsolved_closed, the rise as a share of what was unsolved at the start. With
     the reward: shaped_rise, by how much more the reward rose than the outcome,
-    and shaped_rise_low, its lower bound; both are for arms with one reward.
-    Empty for fewer than three updates, for which a line has no residuals.
+    and shaped_rise_low, its lower bound; both assume that the reward did not
+    change between arms. Empty for fewer than three updates, for which a line
+    has no residuals.
   """
   y = np.asarray(outcome, np.float64)
   if len(y) < 3:
@@ -130,7 +131,7 @@ class Rule:
   value: Callable[[Values], float]  # The number behind the finding.
   warn: records.Threshold
   critical: records.Threshold | None = None
-  # Replaces `warn` if the rule alerted in the diagnosis before, so that a value
+  # Replaces `warn` if the rule alerted in the last diagnosis, so that a value
   # near `warn` does not turn the alert on and off.
   stays: records.Threshold | None = None
   # A condition besides the threshold, and a sentence if it does not hold.
@@ -139,7 +140,7 @@ class Rule:
 
 
 def _much_is_unsolved(values: Values) -> bool:
-  """Return False where slow learning or certainty does no harm any more."""
+  """Return whether slow learning, or a policy that is certain, does harm."""
   return 1 - values['outcome'] > 0.1
 
 
@@ -204,7 +205,7 @@ RULES = {
         unit='nats/token',
         value=lambda v: v['mean_logprob'],
         warn=('>', -0.1),
-        # The mean over a third of a run of agents wanders by 0.01.
+        # In runs of agents, the mean over a third of the run varies by 0.01.
         stays=('>', -0.12),
         **_MUCH_IS_UNSOLVED,
     ),
@@ -270,7 +271,7 @@ def findings(
 
   Args:
     values: The measures.
-    alerted: Names of the rules that alerted in the diagnosis before.
+    alerted: Names of the rules that alerted in the previous diagnosis.
   """
   found = []
   for name, rule in RULES.items():

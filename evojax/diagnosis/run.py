@@ -18,10 +18,11 @@ _WEIGHT = 'weights.'
 
 
 def _settings(given: Mapping[str, Any]) -> dict[str, Any]:
-  """Return settings as numbers; 'weights.format' is the weight of a part.
+  """Return settings as numbers; 'weights.NAME' is the weight of a reward part.
 
   Raises:
-    ValueError: If a name is unknown, or a value is no number or below 0.
+    ValueError: If a name is unknown, a value is not a number, or one other than
+      a weight is below 0 or not finite.
   """
   found: dict[str, Any] = {}
   for name, value in given.items():
@@ -32,7 +33,7 @@ def _settings(given: Mapping[str, Any]) -> dict[str, Any]:
     if name.startswith(_WEIGHT):
       found.setdefault('weights', {})[name.removeprefix(_WEIGHT)] = number
     elif name in form.SETTINGS:
-      # A limit or a warm-up of 0 is off, and nan is no setting.
+      # 0 turns a limit or a warm-up off; NaN fails the comparison.
       if not 0 <= number < math.inf:
         raise ValueError(
             f'--set {name}={value}: give a finite number of at least 0'

@@ -30,7 +30,7 @@ def lines(run: form.Run, diagnosis: findings.Diagnosis) -> list[str]:
   if diagnosis.unknown:
     missing = dict.fromkeys(n for u in diagnosis.unknown for n in u.missing)
     shared = f'not logged: {", ".join(missing)}'
-    # Data that no known option logs are named in one line, the last.
+    # Checks whose data no known option would log share the last line.
     reason = lambda each: shared if each.missing else each.why
     found += [
         f'  cannot tell: {", ".join(each.check for each in alike)} ({why})'
@@ -44,7 +44,7 @@ def by_reason(
     unknown: Sequence[findings.Unknown],
     reason: Callable[[findings.Unknown], str],
 ) -> list[tuple[str, list[findings.Unknown]]]:
-  """Return (reason, checks); first those whose data an option would log."""
+  """Group checks by reason; those whose data an option would log come first."""
   found: dict[str, list[findings.Unknown]] = {}
   for each in sorted(unknown, key=lambda each: bool(each.missing)):
     found.setdefault(reason(each), []).append(each)

@@ -128,7 +128,7 @@ _PLAIN = {
 }
 
 
-# Columns of every log of rollouts.
+# Columns that every log of rollouts has.
 _ROLLOUTS = ('completion', 'prompt', 'prompt_id', 'reward', 'text_id')
 # Trainer -> name of what a check needs -> the option that logs it.
 _HOW = {
@@ -177,7 +177,8 @@ def word(format_: str, name: str, part: str = '') -> str:
   """Return a trainer's own name for a setting.
 
   Args:
-    format_: Format of the log. Other formats than a trainer's get plain words.
+    format_: Format of the log. If it is not that of a trainer, the name is in
+      plain words.
     name: 'learning_rate', 'weight', ...
     part: Name of the reward part, for 'weight'.
   """
@@ -186,11 +187,11 @@ def word(format_: str, name: str, part: str = '') -> str:
 
 
 def own(format_: str, names: Iterable[str]) -> dict[str, str]:
-  """Return a trainer's own names for settings, without those it lacks.
+  """Return setting -> a trainer's own name, where it has one.
 
   Args:
     format_: Format of the log.
-    names: Names of settings. Those of which a trainer has several fields, such
+    names: Names of settings. Those that are several fields of a trainer, such
       as clip bounds, are left out.
   """
   found = _WORDS.get(format_, {})

@@ -1,9 +1,9 @@
 """The cost of a run so far, and its remaining budget, from its ledger alone.
 
 Only rows count. A step that a signal interrupts keeps its finished arms and the
-saved updates of the others, and what it cost so far is added to its row when
-the run continues, see `unrecorded`. After SIGKILL, at most the last half minute
-of it is in no row. A device-second is one second of one device, whether the
+saved updates of the others; its cost so far is added to its row when the run
+continues, see `unrecorded`. After SIGKILL, at most the last half minute of its
+cost is in no row. A device-second is one second of one device, whether the
 run's own processes use the device or an arm trains on it elsewhere.
 """
 

@@ -20,14 +20,14 @@ class Signs:
 
 
 # The first prior: predictions are right, except for the spread between seeds,
-# which no replay can show. A prior has the weight of one tested prediction of
-# this typical effect.
+# which no replay can show. A prior weighs as much as one tested prediction of
+# an effect of TYPICAL.
 TYPICAL, _SPREAD = 0.03, 0.02
 
 
 @dataclasses.dataclass(frozen=True)
 class Trust:
-  """The worth of predictions: realised = slope x predicted + an error."""
+  """The reliability of predictions: realised = slope x predicted + error."""
 
   slope: float = 1.0  # 0: predictions are worthless, 1: they are unbiased.
   spread: float = _SPREAD  # Standard deviation of the error, a fraction.
@@ -122,13 +122,16 @@ def in_class(
     predict: Predict,
     prior: Trust = Trust(),
 ) -> records.Interval | None:
-  """Return a trial's prediction, corrected by those about its class.
+  """Return a trial's prediction, corrected by past ones about its class.
 
   Args:
     trial: The trial.
     trials: The trials so far that were predicted in the same way.
     predict: Returns the predicted interval of a trial, in fractions.
     prior: The trust without any trial.
+
+  Returns:
+    The corrected 95 % interval; None without a prediction.
   """
   interval = predict(trial)
   if interval is None:
@@ -145,8 +148,8 @@ def class_trust(
 ) -> Trust:
   """Return how far the predictions about an intervention class can be trusted.
 
-  What is known of a class before its first trial lies half way between the
-  prior and the trust in the predictions about all other classes.
+  Before its first trial, the trust in a class is half way between the prior and
+  the trust in the predictions about all other classes.
 
   Args:
     name: The intervention class.

@@ -1,8 +1,8 @@
 """The history of a run, from its ledger: trials, versions, lineage, cost.
 
 Pages are built from it while a run is in progress, after it failed, and after a
-kill cut off the ledger's last line. So any row may still be missing, and bytes
-after the longest valid prefix are left out; `History.dropped` counts them.
+kill cut off the last line of the ledger. Therefore any row may be missing, and
+bytes after the longest valid prefix are ignored; `History.dropped` counts them.
 """
 
 from collections import defaultdict
@@ -23,7 +23,7 @@ from evojax.runtime import run_files
 
 # Intervention class of diagnostics and statistics, which train nothing.
 MEASUREMENT = 'measurement'
-# Why a run ended that only its user can repair.
+# The reason for the end of a run that only its user can repair.
 FAULT = 'a fault outside the harness'
 # Verdict on a change that was not judged because the machine was too busy.
 BUSY = 'machine_busy'
@@ -49,7 +49,8 @@ class Trial:
   number: int  # The ledger's `trial`.
   seconds: Mapping[str, float]  # Step -> device-seconds of all its rows.
   races: Sequence[records.Race] = ()  # Rounds in which it was raced.
-  later: Sequence[records.Diagnose] = ()  # From its backtest to its verdict.
+  # Diagnoses between its backtest and its verdict.
+  later: Sequence[records.Diagnose] = ()
   queued: records.Queued | None = None  # Its last place in the queue.
   diagnose: records.Diagnose | None = None
   hypothesize: records.Hypothesize | None = None
@@ -96,12 +97,12 @@ class Trial:
 
   @property
   def tried(self) -> bool:
-    """True if its verdict is there, so that it neither races nor waits."""
+    """True if it has a verdict, so that it neither races nor waits."""
     return self.kind not in ('running', 'waiting')
 
   @property
   def judged(self) -> bool:
-    """True if its verdict is on the change, not that it was never raced."""
+    """True if its verdict is about the change itself; see UNTRIED."""
     return bool(self.verify) and self.status not in UNTRIED
 
   @property
@@ -114,7 +115,7 @@ class Trial:
       return 'waiting'
     if self.status in ('vetoed', 'superseded', 'taken back', UNVERIFIED):
       return 'discard'
-    # Every failure has a status of its own.
+    # Each kind of failure has its own status.
     known = ('keep', 'discard', 'running')
     return self.status if self.status in known else 'failed'
 
@@ -274,11 +275,11 @@ class History:
     return [f for f in self.policy_arms if harnesses.get(f) == harness]
 
   def arms_of(self, version: records.Version) -> list[str]:
-    """Return the arms that trained a version under one harness, in a row.
+    """Return the consecutive arms that trained a version under one harness.
 
-    They are the last ones of `in_a_row` with the harness of the last one: a
-    kept candidate may continue arms of the incumbent. A version that trained
-    nothing has those of the version whose policy it has.
+    They are the last ones of `in_a_row` with the harness of the very last one,
+    since a kept candidate may continue arms of the incumbent. A version that
+    trained nothing has the arms of the version whose policy it has.
     """
     made = next(v for v in self.versions if v.folder == version.folder)
     raced = {arm.folder: arm for race in self.races for arm in race.arms}
@@ -291,8 +292,8 @@ class History:
   def arms_before(self, version: records.Version) -> list[str]:
     """Return the arms that trained the parent of a version.
 
-    Arms under another harness, and arms that taught nothing, are left out. The
-    first version has no parent.
+    The list is empty for the first version, if the parent has another harness,
+    and if the parent's training is left out (`records.Train.is_left_out`).
     """
     made = next(v for v in self.versions if v.folder == version.folder)
     before = next((v for v in self.versions if v.version == made.parent), None)

@@ -1,8 +1,9 @@
 """The first row at which the ledgers of two runs differ.
 
 The same command gives the same payloads on one machine, up to the seal, whose
-salt is random unless `evolve.salt` is set. Two machines part at the first
-number that they round differently; every later difference may follow from it.
+salt is random unless `evolve.salt` is set. On two machines, the ledgers differ
+from the first number that is rounded differently; every later difference may
+follow from it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,7 +16,7 @@ from evojax.ledger import chain
 from evojax.runtime import run_files
 
 MOST_FIELDS = 8  # Fields of `Parting` that are listed.
-# The tier of a machine's box stands in every row and decides nothing.
+# The tier of the box is in every row, but no decision depends on it.
 _IGNORED = ('sandbox',)
 _ABSENT = 'absent'
 _SEALED = {'salt', 'seed'}  # Fields of a seal that are drawn at random.
@@ -23,7 +24,7 @@ _SEALED = {'salt', 'seed'}  # Fields of a seal that are drawn at random.
 
 @dataclasses.dataclass(frozen=True)
 class Parting:
-  """The place where two runs part."""
+  """The place where the ledgers of two runs first differ."""
 
   other: str  # Directory of the other run.
   rows: int  # Number of rows at the beginning that are equal in both.

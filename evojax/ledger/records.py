@@ -153,8 +153,8 @@ class Queued:
   trial: int
   predicted: Interval | None  # The interval that orders it, if there is one.
   enters: bool  # False: it waits for the next round.
-  reason: str  # Why it stands here.
-  # Whether the rounds that are left could hardly prove its predicted gain.
+  reason: str  # Why it has this place.
+  # Whether the remaining rounds are unlikely to prove its predicted gain.
   hopeless: bool = False
 
 
@@ -235,8 +235,8 @@ class Version(Record, Trained, step=False):
 
   version: str  # 'v0', 'v1', ...
   parent: str | None  # Version of the parent; None for the first.
-  # Checkpoint of the state `end`, from which training goes on, relative to the
-  # workdir.
+  # Checkpoint of the state `end`, from which training continues; a path
+  # relative to the workdir.
   checkpoint: str
 
 
@@ -268,7 +268,7 @@ class Train(Version):
 
   @property
   def is_left_out(self) -> bool:
-    """True if training taught nothing, so rounds start from the base policy."""
+    """True if the training is discarded: rounds start from the base policy."""
     return not self.checkpoint.startswith(f'{self.folder}/')
 
 
@@ -281,7 +281,7 @@ class Diagnose(OfTrial):
   round: int  # Round in which the trial began.
   version: str
   measures: tuple[Measure, ...]
-  alerts: tuple[str, ...]  # Names of the alarming measures, worst first.
+  alerts: tuple[str, ...]  # Names of the measures that alert, worst first.
   # Findings of `evojax-diagnose` about the training so far, worst first.
   findings: tuple[Finding, ...] = ()
 
@@ -325,7 +325,7 @@ class Backtest(OfTrial):
   VERSION: ClassVar[int] = 2
 
   key: str  # Hash of all inputs, '' after a crash.
-  statistics: dict[str, float | str]  # A text is the reason for no number.
+  statistics: dict[str, float | str]  # A text says why there is no number.
   predicted: Interval | None  # 95 % interval of the replayed effect.
   sampled_tokens: int = 0  # Tokens sampled to score the replays.
   crash: str = ''
@@ -444,8 +444,8 @@ class Final(Record):
   """Sealed scores of all policies on the same problems.
 
   'evolved' is the policy of the head; 'retrained' is a policy that the head's
-  harness trained from the base policy. Runs before there were races named these
-  'continued' and 'evolved'.
+  harness trained from the base policy. Runs of versions of evojax without races
+  named these 'continued' and 'evolved'.
   """
 
   harness: str

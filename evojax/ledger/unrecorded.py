@@ -1,7 +1,7 @@
-"""The cost of a step that has no row yet, kept over the end of a process.
+"""The cost of a step that has no row yet, stored for the next process.
 
 It is in `<ledger>.unrecorded.json`, beside the ledger, with the hash of the row
-after which it was spent. Once another row follows, the file no longer counts.
+after which it was spent. Once another row follows, the file is ignored.
 """
 
 import dataclasses
@@ -13,7 +13,7 @@ from evojax.runtime import durable
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-  """What the processes before this one spent on the next row."""
+  """The cost of the next row in processes before this one."""
 
   seconds: float = 0.0
   device_seconds: float = 0.0

@@ -62,7 +62,7 @@ def _race_2(row: dict) -> dict:
 
 
 def _promote_2(row: dict) -> dict:
-  """Upgrade a version made before there were sources: it is its own arm."""
+  """Upgrade a version without sources: its only source is its own arm."""
   source = {name: row[name] for name in ('folder', 'harness', 'end')}
   return row | {'round': None, 'sources': [source | {'weight': 1.0}]}
 

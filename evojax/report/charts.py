@@ -251,7 +251,10 @@ def measure(series: Sequence[tuple[str, records.Measure | None]]) -> svg.Chart:
 
 
 def _without_collapses(effects: Iterable[float]) -> svg.Scale:
-  """Return a scale of effects; a collapse must not flatten all others."""
+  """Return a scale of effects, without the lowest and highest 2 % of them.
+
+  A collapse would otherwise flatten all other effects.
+  """
   values = sorted((0.0, *effects))
   cut = len(values) // 50
   return svg.Scale.over([0.0, *values[cut : len(values) - cut]], least=0.02)
@@ -302,7 +305,7 @@ def scatter(
   chart.add('segment', 'origin', (0.0, low), (0.0, high))
   chart.add('segment', 'origin', (low, 0.0), (high, 0.0))
   chart.add('segment', 'diagonal', (low, low), (high, high))
-  # An effect beyond the cut scale is drawn at its edge.
+  # An effect beyond the end of the scale is drawn at its edge.
   inside = lambda value: min(max(value, low), high)
   many = len(both) > lineage.MANY
   for trial in both:

@@ -1,9 +1,9 @@
 """Costs of runs that evolved: tokens by use, costs of a score, and regret.
 
-Regret is how much more a reference solves than the policy of a run after equal
-numbers of sampled tokens, search included. References are other finished runs,
-usually trainings of the recipe that is known to be best. All scores on curves
-are of rollouts that a run sampled to train.
+Regret is the difference between the solved shares of a reference and of a run's
+policy after equal numbers of sampled tokens, including those of the search.
+References are other finished runs, usually of the best known recipe. All scores
+on curves are those of training rollouts.
 """
 
 from collections.abc import Mapping, Sequence
@@ -44,8 +44,8 @@ _SAMPLED = (
     *('domain', 'data', 'model'),
     *('rollout.temperature', 'rollout.max_tokens'),
 )
-# A reference is long enough with this part of a run's tokens: its steps were
-# chosen beforehand, and tokens per step vary.
+# A reference is long enough if it has this share of a run's tokens: its number
+# of steps was chosen beforehand, and tokens per step vary.
 _ENOUGH = 0.98
 
 Curve = Sequence[milestones.Milestone]
@@ -122,8 +122,8 @@ def of_training(workdir: str | os.PathLike[str], updates: int) -> Curve:
 
   Args:
     workdir: The directory of the training.
-    updates: Updates of each mean. They do not overlap; if the number of steps
-      is no multiple, the first steps only count as tokens.
+    updates: Number of updates of each mean. Means do not overlap; if the number
+      of steps is not a multiple, only the tokens of the first steps count.
   """
   rows = [r for r in curves.read(workdir) if r.get('sampled_tokens')]
   devices = state.read_json(pathlib.Path(workdir, run_files.MANIFEST), [{}])[-1]
@@ -158,8 +158,8 @@ def regret(curve: Curve, references: Sequence[Curve]) -> dict[str, Any] | None:
   Returns:
     end: the difference at the end of the run; mean: the mean difference over
     its tokens, from where all curves have begun; references: the number of
-    references that trained for as many tokens, whose mean is compared. None
-    without any. Fractions, negative if the run is ahead.
+    references that trained for as many tokens, whose mean is compared. None if
+    there are none. Differences are fractions, negative if the run is ahead.
   """
   last = curve[-1].tokens
   far = [r for r in references if r and r[-1].tokens >= _ENOUGH * last]
@@ -183,7 +183,7 @@ def regret(curve: Curve, references: Sequence[Curve]) -> dict[str, Any] | None:
 def _check_sampled(
     workdir: str | os.PathLike[str], other: str | os.PathLike[str]
 ) -> None:
-  """Check that equal policies would solve equally much in both runs."""
+  """Check that a policy would have the same solved share in both runs."""
   saved = lambda w: state.read_json(pathlib.Path(w, run_files.CONFIG), {})
   own, its = (
       config_lib.flatten(saved(w).get('config', {})) for w in (workdir, other)

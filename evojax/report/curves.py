@@ -191,7 +191,7 @@ def joined(
 
 
 def _chunks(values: Sequence[Any], most: int) -> Iterator[Sequence[Any]]:
-  """Yield at most `most` runs of consecutive values, of similar sizes."""
+  """Yield at most `most` chunks of consecutive values, of similar sizes."""
   size = max(1, -(-len(values) // most))
   for start in range(0, len(values), size):
     yield values[start : start + size]

@@ -1,8 +1,8 @@
 """Meanings of the measures of a diagnosis, for the page of a run.
 
-The texts are those of the diagnostics that come with evojax, of the rules in
-`diagnosis.rules` and of the search itself. A diagnostic of another harness
-explains itself in its file.
+There are texts for the diagnostics that come with evojax, the rules in
+`diagnosis.rules` and the search itself. Diagnostics of other harnesses are
+explained in their own files.
 """
 
 _MEANINGS = {
@@ -111,7 +111,7 @@ _STATISTICS = {
     'replayed_high': 'its upper bound',
     'equal_updates': '1 if the change makes no difference to a replay',
 }
-# The beginnings of names, each of which ends in a level, a mode, ...
+# Prefixes of names that end in a level, a mode, ...
 _FAMILIES = {
     'outcome_level_': 'solved share of problems of difficulty {}',
     'outcome_': 'solved share of completions of the mode {}',

@@ -1,6 +1,6 @@
 """The page of a run, `report.html`: everything it did and why, in one file.
 
-It is written repeatedly while the run goes on (`Live`), and at its end.
+It is written repeatedly during the run (`Live`), and at its end.
 """
 
 import base64
@@ -49,7 +49,7 @@ from evojax.runtime import workdir as workdir_lib
 # Number of versions with rollouts and flips: with hundreds, the page would be
 # too large to open. The lineage comes first, then the newest.
 MAX_READABLE = 40
-_EVERY_SECONDS = 5.0  # At least, between two pages of a run that goes on.
+_EVERY_SECONDS = 5.0  # Minimum time between two pages of a running run.
 _TEMPLATES = pathlib.Path(__file__).with_name('templates')
 
 
@@ -58,7 +58,7 @@ def _layers(
 ) -> dict[str, list[tuple[records.Measure, svg.Chart]]]:
   """Return layer -> its newest measures, each drawn over all diagnoses."""
   tables = [
-      # Not the trial: where nothing was proposed, there is none.
+      # Named by round, since a diagnosis without a proposal has no trial.
       (f'{row.version}, round {row.round}', {m.name: m for m in row.measures})
       for row in diagnoses
   ]
@@ -148,7 +148,7 @@ def _gamed(path: pathlib.Path, run: history.History) -> rollouts.Gamed:
 def _goodput(
     path: pathlib.Path, run: history.History, kind: str
 ) -> Mapping[str, float]:
-  """Return `goodput.of_evolving`; {} for a run that stopped at some time."""
+  """Return the result of `goodput.of_evolving`; {} for a stopped run."""
   if kind == 'running':
     return goodput.of_evolving(path, run.wall_seconds, time.time())
   summary = state.read_json(path / run_files.SUMMARY, {})
@@ -307,9 +307,9 @@ def build(
   Args:
     workdir: Directory with a ledger or metrics; evidence and harnesses are
       optional.
-    running: Whether a process works on the run; None finds out.
+    running: Whether a process works on the run; None: determine this.
     next_seconds: Seconds until the next page of a running run.
-    partings: Where other runs part from this one, if it evolves.
+    partings: Where other runs first differ from this one, if it evolves.
 
   Returns:
     The path <workdir>/report.html; after an error, the old file is unchanged.
@@ -349,7 +349,7 @@ def build(
 
 
 class Live(contextlib.AbstractContextManager):
-  """Keeps the page of a run up to date while the run goes on.
+  """Keeps the page of a run up to date during the run.
 
   After an error that ends the run, the page says 'stopped'. If a page cannot be
   built, the run continues.
@@ -361,7 +361,7 @@ class Live(contextlib.AbstractContextManager):
       clock: Callable[[], float] = time.monotonic,
   ):
     self._path, self._clock = pathlib.Path(workdir), clock
-    # A start that is stopped at once leaves the page unchanged.
+    # A run that is stopped right after its start leaves the page unchanged.
     self._pace = pace.Pace(_EVERY_SECONDS, clock)
     self._built = False
 

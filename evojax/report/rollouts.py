@@ -145,7 +145,7 @@ def _legend(table: pa.Table) -> dict[str, str]:
 
 
 def _lottery(row: Mapping[str, Any]) -> str:
-  """Return a hash as a sort key: an arbitrary choice, equal in every build."""
+  """Return a hash as a sort key: arbitrary, but the same in every build."""
   key = ':'.join(
       str(row.get(name)) for name in ('group', 'problem_id', 'sample')
   )
@@ -155,7 +155,7 @@ def _lottery(row: Mapping[str, Any]) -> str:
 def _rollouts(
     table: pa.Table, chosen: Sequence[tuple[int, str]]
 ) -> list[Rollout]:
-  """Return some rows of a table, each with the kind it is an example of."""
+  """Return some rows of a table, each with the kind that it exemplifies."""
   if not chosen:  # Arrow refuses an untyped, empty list of indices.
     return []
   # Column -> name -> code, as the file declares them.

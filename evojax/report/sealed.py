@@ -208,8 +208,8 @@ def why_none(run: history.History) -> str:
   else:
     found = f'Nothing was kept: of {changes}, {"; ".join(parts)}'
   if seen := [trial.mde for trial in tried if trial.mde]:
-    # Nothing is known of changes that never raced. The maximum is that of the
-    # round with the widest spread.
+    # Changes that never raced have no detectable effect. The maximum is that of
+    # the round with the widest spread.
     gain = numerals.points(max(seen)).removeprefix('+')
     raced = numerals.counted(len(seen), 'change')
     found += (

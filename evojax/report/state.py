@@ -47,10 +47,10 @@ def title(path: pathlib.Path, config: Mapping[str, Any]) -> str:
 
 
 def goes_on(path: pathlib.Path) -> bool:
-  """Return whether a run went on after its end, so that its policy is older.
+  """Return whether a finished run was continued, so its policy is outdated.
 
-  It does if config.steps or evolve.rounds was raised. Until its next end it
-  has the policy and the summary of the last one.
+  A run can be continued after config.steps or evolve.rounds was raised. Until
+  it ends again, its policy and summary are those of the previous end.
   """
   summary = read_json(path / run_files.SUMMARY, {})
   if summary and (path / run_files.LEDGER).exists():

@@ -59,7 +59,7 @@ class Scale:
     """Return a scale with room for all values, at least `least` wide."""
     values = list(values)
     low, high = (min(values), max(values)) if values else (0.0, 1.0)
-    # The labels of its ticks have three digits, and must differ.
+    # Tick labels have three digits, and must differ.
     least = max(least, _LEAST_SHARE * max(abs(low), abs(high)))
     # Equal values would otherwise give a scale of width 0.
     lack = max(least - (high - low), 0.0) / 2
@@ -78,7 +78,7 @@ class Scale:
     step = next(s for s in steps[2:] if s >= raw * 0.999)
     if len(found := self._multiples(step)) > 1:
       return found
-    # One number alone would not show how wide the scale is.
+    # A single tick would not show how wide the scale is.
     return self._multiples(steps[steps.index(step) - 1])
 
   def _multiples(self, step: Real) -> list[Real]:

@@ -10,7 +10,7 @@ from scipy import special
 
 # Real numbers: a sequence, an array, or a column of pandas.
 Reals = Collection[Any]
-LEVEL = 0.95  # Level of an interval if nothing else is said.
+LEVEL = 0.95  # Default level of an interval.
 # Half widths of central intervals at 95 and 90 %, in standard deviations.
 Z95, Z90 = 1.96, 1.6449
 _RESAMPLES = 400  # Bootstrap samples.
@@ -18,7 +18,7 @@ _RESAMPLES = 400  # Bootstrap samples.
 
 @dataclasses.dataclass(frozen=True)
 class Interval:
-  """A number with its interval, at `LEVEL` if nothing else is said."""
+  """A number with its interval, by default at `LEVEL`."""
 
   value: float
   low: float
@@ -31,10 +31,10 @@ def margin(
   """Return half of a two-sided interval of Student's t.
 
   Args:
-    standard_error: Standard error of what the interval is of.
+    standard_error: Standard error of the estimate.
     degrees: Degrees of freedom of this error, > 0.
-    level: Level of the interval, in (0, 1). The ends of one at 1 - 2 a are the
-      bounds of one-sided intervals at 1 - a.
+    level: Level of the interval, in (0, 1). The ends of an interval at 1 - 2 a
+      are the bounds of one-sided intervals at 1 - a.
   """
   return float(special.stdtrit(degrees, (1 + level) / 2)) * standard_error
 

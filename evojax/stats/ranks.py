@@ -44,14 +44,14 @@ def agreement_within(
   """Return the rank correlation within groups, and its permutation p.
 
   Values are ranked and centred within their group, and only orders within the
-  groups are tried. So two numbers that merely differ from group to group, as
-  all do that drift, do not agree. With one group it is `agreement`; with more,
-  9,999 random orders are tried under a fixed seed.
+  groups are tried. Therefore two series do not agree merely because both differ
+  from group to group, as all do that drift. With one group the result is that
+  of `agreement`; with more, 9,999 random orders are tried under a fixed seed.
 
   Args:
     x: Values.
     y: Values to compare with.
-    groups: The group of each value, in order: its values are neighbours.
+    groups: The group of each value; the values of a group are adjacent.
 
   Returns:
     (correlation, p), two-sided; (0, 1) where x or y is constant in each group.
@@ -82,7 +82,7 @@ def agreement_within(
 
 
 def _centred(values: Float[np.ndarray, 'N']) -> Float[np.ndarray, 'N']:
-  """Return the ranks of values, less their mean."""
+  """Return the ranks of values minus their mean."""
   from scipy import stats
 
   return stats.rankdata(values) - (len(values) + 1) / 2

@@ -82,7 +82,7 @@ def trend(
 class Change:
   """The place where the mean of a series changes most."""
 
-  index: int  # The first value after it.
+  index: int  # Index of the first value after it.
   p: float  # Permutation p-value of no change anywhere.
   before: float
   after: float
@@ -132,18 +132,20 @@ def fall_from_peak(y: intervals.Reals) -> Change | None:
   """Find a fall from the highest stretch of a series, after a rise to it.
 
   A stretch has an eighth of the values, at least 4. The p-value is the share of
-  series without a fall whose highest stretch is as far above their end: these
-  are the nondecreasing series that fits best, with independent Normal noise. A
-  fall does not add to this noise, whose variance is taken from differences of
-  neighbours: from their median or, where few values are far from the others (a
-  reward that is rarely paid), from their mean square without the two extremes.
+  simulated series without a fall whose highest stretch is as far above their
+  last one. A simulated series is the best-fitting nondecreasing series plus
+  independent Normal noise. The variance of the noise is estimated from squared
+  differences of neighbours, so that a fall hardly affects it: from their median
+  or, if that is larger, from their mean without the two extreme differences (it
+  is for a reward that is rarely paid, with few values far from the others).
 
   Args:
     y: The series.
 
   Returns:
-    The fall, with the means of the highest stretch and of the end; None if the
-    series is too short, or rose by less than half as much before.
+    The fall, with the means of the highest and the last stretch; None if there
+    is no fall, the series is too short, or it rose by less than half as much
+    before.
   """
   y = np.asarray(y, np.float64)
   n, width = len(y), max(len(y) // 8, _STRETCH)
@@ -168,7 +170,8 @@ def fall_from_peak(y: intervals.Reals) -> Change | None:
     shape = min(rows, _PERMUTATIONS - first), n
     made = _moving_mean(fit + rng.normal(0, spread, shape), width)
     beyond += int((made.max(1) - made[:, -1] >= fall).sum())
-  # Where the sum of what exceeds the middle of both means is highest.
+  # The fall is where the cumulative sum of the values, minus the middle of both
+  # means, is highest.
   excess = np.cumsum(y[peak:] - (before + after) / 2)
   index = min(peak + int(np.argmax(excess)) + 1, n - 1)
   return Change(index, (1 + beyond) / (1 + _PERMUTATIONS), before, after)
@@ -177,8 +180,8 @@ def fall_from_peak(y: intervals.Reals) -> Change | None:
 def noise(y: intervals.Reals) -> float:
   """Return the standard deviation of the noise of one value.
 
-  It is taken from the median of second differences, to which neither a slope
-  nor a single jump adds.
+  It is estimated from the median of absolute second differences, which neither
+  a slope nor a single jump increases.
   """
   second = float(np.median(np.abs(np.diff(np.asarray(y, np.float64), 2))))
   return second / _MEDIAN / math.sqrt(6)
@@ -194,7 +197,7 @@ def _moving_mean(y: np.ndarray, width: int) -> np.ndarray:
 def step_up(y: intervals.Reals, at: int) -> intervals.Interval:
   """Return by how much the mean from an index on exceeds that before it.
 
-  Both means have their own 95 % interval, so that this one is wide.
+  The interval combines the 95 % intervals of both means, so that it is wide.
   """
   before, after = intervals.student(y[:at]), intervals.student(y[at:])
   return intervals.Interval(
@@ -227,6 +230,6 @@ def standstill(y: intervals.Reals) -> int:
 def departure(y: intervals.Reals) -> int:
   """Return the index from which a series that is flat at first rises.
 
-  It is `standstill` of the series backwards, with its sign changed.
+  It is found by `standstill` on the reversed series with its sign changed.
   """
   return len(y) - standstill(-np.asarray(y, np.float64)[::-1])

@@ -23,9 +23,9 @@ _NO_EDIT = 0.4
 _FAILED = 0.15
 _REPEATED = 0.2
 _LIMITED = 0.15
-# Where a limit ends at least the first share of the episodes, hardly any others
-# are left to compare with. The limit is then to blame only if at most the
-# second share of those that it ends is solved.
+# If a limit ends at least the first share of the episodes, hardly any others
+# are left to compare with. The limit is then a fault only if at most the second
+# share of the episodes that it ends is solved.
 _MOST, _SOLVED_AT_LIMIT = 0.8, 0.05
 _AT_ONCE = 0.3
 _MISSING = 0.1
@@ -34,7 +34,7 @@ _REPLIES_CUT = 0.4
 _CALLED = 0.3  # Calls of an episode, at first, of an agent that uses tools.
 _UNLEARNED = 0.15  # Share of these calls that is left if it stops using them.
 # Factor by which calls or turns grow, and relative gain of a score that counts
-# as none.
+# as no gain.
 _GROWN, _NO_GAIN = 1.5, 0.1
 _TESTED = 0.5  # Of the episodes with an edit (arXiv:2606.03108).
 
@@ -184,7 +184,7 @@ def submits_at_once(run: form.Run) -> findings.Finding | None:
   if solved > learning.MUCH_SOLVED:
     return None
   gap = shares.gap(rows, 'unseen', 'outcome') if 'outcome' in rows else None
-  # A policy that is as good without a look is right to skip it.
+  # Skipping the look is no fault if the policy solves as much without it.
   if gap is not None and gap.high > 0 and solved > 0.5:
     return None
   numbers = [findings.number('submitted unseen', share.late, 'share')]
@@ -251,8 +251,8 @@ def _limited(run: form.Run, name: str) -> findings.Finding | None:
       numbers.append(
           findings.number('solved, these minus others', gap, 'share')
       )
-    # Those that the limit ends are solved as often as others; or they are
-    # nearly all episodes, and solved too often for the limit to be to blame.
+    # Episodes that the limit ends are solved as often as others; or they are
+    # nearly all episodes, and solved too often for the limit to be at fault.
     elif not nearly_all or cut['outcome'].mean() > _SOLVED_AT_LIMIT:
       return None
   numbers.append(
@@ -521,7 +521,7 @@ def missing_tool(run: form.Run) -> findings.Finding | None:
     return None
   rows = rows.assign(missing=(rows['missing_tool'] == name[0]).astype(float))
   share = shares.Share(run, 'missing', rows)
-  # A policy that unlearns the calls works around what it lacks.
+  # A policy that stops making such calls works around the missing tool.
   if share.late.low < _MISSING:
     return None
   late = run.late(rows)

@@ -21,10 +21,10 @@ _FORMAT_STEPS = 16
 _HARDLY = 0.05  # Share of rollouts below which hardly anything is solved.
 _WILD = 2.0  # Entropy, nats per token, of texts that make no sense.
 _NEVER_END = 0.97  # Share cut in every step.
-_OFTEN_CUT = 0.5  # Share cut from which the longest of a step is the limit.
+_OFTEN_CUT = 0.5  # Share cut from which the longest of a step is at the limit.
 _SAME_LENGTH = 0.01  # Relative difference of lengths cut at one limit.
-# Share of the first length that is left of a collapsed one: by itself, and if
-# less is solved as well.
+# Share of the initial length below which completions have collapsed: in any
+# case, and if less is solved as well.
 _SHRUNK, _SHRUNK_AND_WORSE = 0.1, 0.5
 _BONUS = 0.01  # Coefficient of a usual entropy bonus.
 _WITH_IT = -0.8  # Correlation below which the reward falls with truncation.
@@ -49,7 +49,7 @@ def entropy_collapse(run: form.Run) -> findings.Finding | None:
     return None
   change = trends.change_point(entropy)
   fell = change.p < _SURE and change.after < change.before / 2
-  # A small vocabulary has little entropy, with which a policy may well learn.
+  # With a small vocabulary, the entropy is low even if the policy learns well.
   if found is None and not fell:
     score = shares.score(run)
     if score is not None and trends.trend(score).low > 0:
@@ -173,7 +173,7 @@ def entropy_rising(run: form.Run) -> findings.Finding | None:
   change = trends.change_point(entropy)
   fifth = max(len(entropy) // 5, 2)
   early, late = entropy[:fifth].mean(), entropy[-fifth:].mean()
-  # A policy that writes sense is never so uncertain, whatever is solved.
+  # A policy that writes meaningful text is never so uncertain.
   wild = late > max(_WILD, 3 * early)
   if not wild:
     _, solved = run.course('outcome')
@@ -320,7 +320,7 @@ def truncation(run: form.Run) -> findings.Finding | None:
   advice = f'{word} {limit:g} -> {2 * limit:g}' if limit else f'{word} x 2'
   remedies = [records.Remedy(setting='max_tokens', times=2.0)]
   if cut[: max(len(cut) // 8, 1)].mean() < 0.2 and late.value > 0.8:
-    # Updates have ruined a policy whose completions ended at first.
+    # The completions ended at first, so updates have ruined the policy.
     remedies.insert(0, records.Remedy(setting='learning_rate', times=0.1))
     advice = f'{words.word(run.format, "learning_rate")}: a tenth of it'
   elif cut.min() > _NEVER_END:

@@ -112,7 +112,7 @@ def unpaid(run: form.Run) -> list[records.Remedy]:
 
 
 def rising(run: form.Run) -> list[str]:
-  """Return the parts whose mean rises, without those for what is right."""
+  """Return the parts whose mean rises, except those that judge correctness."""
   found = []
   for column in run.steps:
     part = column.removeprefix(form.PART)
@@ -125,10 +125,10 @@ def rising(run: form.Run) -> list[str]:
 
 
 def rises(values: np.ndarray) -> bool:
-  """Return whether a course rises, steadily or at once.
+  """Return whether a series rises, steadily or in a jump.
 
-  A line through a jump has a wide interval, since neighbours resemble each
-  other on both sides of it.
+  Jumps are tested separately, because a line through a jump has correlated
+  residuals and therefore a wide interval.
 
   Args:
     values: At least `form.MIN_STEPS` values.

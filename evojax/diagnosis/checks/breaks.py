@@ -1,8 +1,8 @@
 """Checks of what breaks in the middle of a run, or is lost in a restart.
 
-All is well until the break, so averages over the run show little. The step of
-the break may tell its cause: compare it with the log of a server, or with the
-time of a restart.
+Nothing is wrong before the break, so averages over the run show little. The
+step of the break helps to find its cause: compare it with the log of a server,
+or with the time of a restart.
 """
 
 import numpy as np
@@ -20,15 +20,15 @@ from evojax.stats import trends
 _SURE = 0.01
 _FEWEST = 4  # Steps on either side of a break.
 _NEVER, _OFTEN = 0.05, 0.5  # Shares of problems whose key differs.
-_AGAIN = 2  # Problems of a step, at least, that came before.
-_CHANCE = 0.001  # Probability that a part has one mean for so many steps.
+_AGAIN = 2  # Minimum number of problems of a step that occurred before.
+_CHANCE = 0.001  # P-value of a part that keeps its mean for so many steps.
 _HALF = 0.5  # Factor of the problems of a step, and of the mean of a part.
 _STEADY = 0.25  # Relative difference that counts as none.
 _MOST = 0.9  # Share of steps that counts as most of them.
-# Entropy of a completion, in nats, from which two are hardly ever one text.
+# Entropy of a completion, in nats, from which two are hardly ever the same.
 _FREE = 10.0
-# Jump of the entropy: in usual changes of a step, in its own size, and the part
-# of it that lies between two steps.
+# Minimum jump of the entropy, as a multiple of the usual change per step and as
+# a share of its level; and the share of the jump between two adjacent steps.
 _TIMES, _JUMP, _MOST_OF_IT = 8.0, 0.15, 0.7
 _CHARACTERS = 4.0  # Per token, where tokens are not counted.
 _WINDOW, _CLOSE = 8, 3  # Steps on either side of a jump, and next to it.
@@ -48,7 +48,7 @@ def keys_change(run: form.Run) -> findings.Finding | None:
   if len(by) < form.MIN_STEPS:
     raise form.too_few(len(by), 'step', what='with problems that came before')
   change = trends.change_point(by)
-  # Where one prompt stands for several problems, keys differ from the start.
+  # If several problems share a prompt, keys differ from the start.
   if change.p > _SURE or change.before > _NEVER or change.after < _OFTEN:
     return None
   since = int(by.index[change.index])
@@ -80,8 +80,8 @@ def keys_change(run: form.Run) -> findings.Finding | None:
 def part_stops(run: form.Run) -> findings.Finding | None:
   """Detect a part that varied, and is the same for all rollouts from a step on.
 
-  Nothing is wrong with a part that stays at its highest value, as the policy
-  has learned it, or that had fallen before, as the policy has unlearned it.
+  There is no finding for a part that stays at its highest value, which the
+  policy has learned, or that had fallen before, which it has unlearned.
   """
   names = run.part_columns
   if not names:
@@ -133,7 +133,7 @@ def _constant_from(
   last = np.abs(before[-_FEWEST:] - values[-1])
   if last.mean() < _HALF * usual:
     return None
-  # A part that is rarely given has the same mean in several steps by chance.
+  # The mean of a rarely paid part may be equal in several steps by chance.
   often = (np.count_nonzero(same[:at]) + 1) / at
   if often ** (len(values) - at) > _CHANCE:
     return None
@@ -196,8 +196,8 @@ def fewer_problems(run: form.Run) -> findings.Finding | None:
 def same_samples(run: form.Run) -> findings.Finding | None:
   """Detect rollouts that are one text though the policy is not certain.
 
-  Of a policy with an entropy of some nats over a whole completion, two samples
-  are hardly ever equal.
+  If the entropy of a whole completion is several nats, two samples are hardly
+  ever equal.
   """
   rows = run.rows('text_id', 'group', 'length')
   _, entropy = run.course('entropy')
@@ -211,8 +211,8 @@ def same_samples(run: form.Run) -> findings.Finding | None:
   )
   times = rows.groupby(['group', 'text_id']).size().groupby('group')
   table = table[table['n'] >= _FEWEST]
-  # Processes that share the rollouts of a prompt and have one seed each write
-  # the same texts, so that all texts come equally often.
+  # If processes share the rollouts of a prompt and all have the same seed, they
+  # write the same texts, and each text occurs equally often.
   equal = (times.min() == times.max()) & (table['texts'] <= table['n'] / 2)
   table['same'] = equal.reindex(table.index).astype(float)
   found = table.groupby('step')['same'].mean()
@@ -265,8 +265,8 @@ def same_samples(run: form.Run) -> findings.Finding | None:
 def entropy_jumps(run: form.Run) -> findings.Finding | None:
   """Detect an entropy that changes within one step, and does not come back.
 
-  Updates move it little by little. Another sampler, other weights or other
-  problems move it at once.
+  Updates change the entropy gradually. Another sampler, other weights or other
+  problems change it at once.
   """
   steps, entropy = run.course('entropy')
   if len(entropy) < 4 * _FEWEST:
@@ -279,10 +279,10 @@ def entropy_jumps(run: form.Run) -> findings.Finding | None:
   if (
       change.p > _SURE
       or abs(jump) < max(_TIMES * noise, _JUMP * abs(usual))
-      # All of it lies between two steps.
+      # Most of it lies between two steps.
       or abs(entropy[at] - entropy[at - 1]) < _MOST_OF_IT * abs(jump)
       or np.ptp(before) + np.ptp(after) > abs(jump)
-      # A course that explodes, or collapses, has steep steps, too.
+      # An entropy that explodes or collapses changes fast, too.
       or _course_before(entropy[:at]) * np.sign(jump) > _STEADY * abs(jump)
   ):
     return None
@@ -307,7 +307,7 @@ def entropy_jumps(run: form.Run) -> findings.Finding | None:
 def score_jumps(run: form.Run) -> findings.Finding | None:
   """Detect a score that is flat, then rises within one step.
 
-  Learning raises it little by little.
+  Learning raises a score gradually.
   """
   known = 'outcome' in {*run.rollouts, *run.steps}
   name = 'outcome' if known else 'reward'
@@ -344,7 +344,7 @@ def score_jumps(run: form.Run) -> findings.Finding | None:
 
 
 def _jumps(values: np.ndarray) -> list[int]:
-  """Return the indices at which a course that stood still rises at once."""
+  """Return the indices at which a series that was flat jumps up."""
   error = trends.noise(values) * np.sqrt(2 / _WINDOW)
   found: list[int] = []
   for at in range(2 * _WINDOW, len(values) - _WINDOW + 1):
@@ -356,7 +356,7 @@ def _jumps(values: np.ndarray) -> list[int]:
         jump <= max(_NOISES * error, _JUMP * before.mean(), 0.0)
         or near < _MOST * jump
         or values[at] - values[at - 1] < _HALF * jump
-        # Values that swing from step to step are no level.
+        # Values that vary much from step to step have no clear level.
         or max(np.ptp(long), np.ptp(after)) > jump
         or trends.trend(long).rise > _STEADY * jump
         or trends.trend(after).rise > _HALF * jump
@@ -368,7 +368,7 @@ def _jumps(values: np.ndarray) -> list[int]:
 
 
 def _course_before(values: np.ndarray) -> float:
-  """Return the rise of a line through the last values, 0 for few."""
+  """Return the rise of a line through the last values; 0 if there are few."""
   last = values[-3 * _FEWEST :]
   return trends.trend(last).rise if len(last) >= 2 * _FEWEST else 0.0
 

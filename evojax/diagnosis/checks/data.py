@@ -18,25 +18,25 @@ _FEW = 64  # Number of problems below which a policy learns them by heart.
 _PAIRS = 5  # Fewest steps that are compared with the one before.
 _OFTEN = 20  # Times that each problem was seen.
 LEAST = 20  # Rollouts of a kind, or problems, that a check of a grader needs.
-_KEYS = 5  # Right answers to one prompt: it stands for several problems.
+_KEYS = 5  # With so many right answers, a prompt stands for several problems.
 _LEAD = 6  # Characters before an answer in a prompt that are compared.
-_ALIKE = 0.5  # Share of answers behind the same characters.
+_ALIKE = 0.5  # Share of answers after the same characters.
 _NEARLY_ALL = 0.9
 END = 120  # Characters at the end of a text that may hold its answer.
-# A number at the end of a text that is no part of an expression.
+# A number at the end of a text that is not part of an expression.
 FINAL = re.compile(
     r'(?<![-+*/^]\s)(?:(?<![\w.+*/^-])|(?<=\*\*))(-?\d+(?:[./]\d+)?)'
     r'(?!\s*[-+*/^.]?\s*\d)\D{0,40}$'
 )
 _LETTERS = re.compile(r'[^\W\d_]+')
-# Share of prompts that may begin or end within a word. Where a limit cuts all
-# of them, more than half do not: cuts also fall on the end of a word.
+# Share of prompts that may begin or end within a word. Even if a limit cuts all
+# prompts, more than half do not, since many cuts fall between words.
 _BROKEN = 0.1
 _LACK = 0.03  # Share of prompts that lack the end that all others have.
 _SAME_END = 12  # Characters of such an end.
 _FIRST = 0.05  # Quantile that stands for the lowest value.
-_HARDLY = 0.25  # Times what others earn, of problems that are cut.
-_ONE_LENGTH = 0.2  # Relative spread of characters at one limit of tokens.
+_HARDLY = 0.25  # Reward of cut problems, relative to that of the others.
+_ONE_LENGTH = 0.2  # Relative spread of characters under one token limit.
 # Markers at the start of a message, in the chat templates of Qwen, Llama,
 # Mistral and Gemma.
 _MARKER = r'(?:<\|im_start\|>|<\|start_header_id\|>|\[INST\]|<start_of_turn>)'
@@ -46,8 +46,8 @@ def _prompts(run: form.Run) -> pd.DataFrame:
   """Return one row per group, with the group's problem.
 
   Raises:
-    form.NotLogged: If prompts do not tell problems apart, as in a game that
-      always begins with the same text, or with questions about images.
+    form.NotLogged: If several problems have the same prompt, as in a game that
+      always begins with the same text, or in questions about images.
   """
   rows = run.rows('prompt_id', 'group')
   if 'reference' in rows:
@@ -92,7 +92,7 @@ def repeated_steps(run: form.Run) -> findings.Finding | None:
   again = [
       len(now & before) / len(now)
       for i, (before, now) in enumerate(zip(by, by[1:], strict=False))
-      # A step that trains on the very rollouts of another is a second pass.
+      # A step with the same rollouts as another is a second pass over them.
       if not texts or texts[i] != texts[i + 1]
   ]
   if len(again) < _PAIRS or by.map(len).median() < 2:
@@ -148,7 +148,7 @@ def duplicate_prompts(run: form.Run) -> findings.Finding | None:
 
 
 def stands(answer: str, prompt: str) -> bool:
-  """Return whether an answer stands in a text; 1,234.00 is 1234."""
+  """Return whether a text contains an answer; 1,234.00 is 1234."""
   return _place(answer, prompt) is not None
 
 
@@ -197,8 +197,8 @@ def answer_in_prompt(run: form.Run) -> findings.Finding | None:
   more = intervals.mean(own.astype(float) - other)
   if more.low < 0.5:
     return None
-  # Choices, or a text to read, hold the answer somewhere; what gives it away
-  # says so in the same way everywhere.
+  # A list of choices or a text to read contains the answer, too. In a leak, the
+  # same characters precede the answer in most prompts.
   leads = collections.Counter(place for place in places if place is not None)
   alike = leads.most_common(1)[0][1] > _ALIKE * own.sum()
   named = _in_wrong_ones(rows)
@@ -225,9 +225,9 @@ def answer_in_prompt(run: form.Run) -> findings.Finding | None:
 
 
 def _in_wrong_ones(rows: pd.DataFrame) -> bool:
-  """Return whether completions that earn least have the reference as well.
+  """Return whether completions that earn least contain the reference, too.
 
-  It is then no answer, but the name of a function to write, for example.
+  Then it is not the answer but, for example, the name of a function to write.
   """
   paid = rows.get('outcome', rows.get('reward'))
   if paid is None or 'completion' not in rows or not np.ptp(paid.dropna()):
@@ -247,8 +247,8 @@ def _is_goal(rows: pd.DataFrame) -> bool:
   """Return whether the reference is a goal, not the answer itself.
 
   If it is the number that an expression has to make (Countdown), few solved
-  completions end with it. Where no outcome is known, what earns most counts as
-  solved.
+  completions end with it. If no outcome is known, the completions that earn
+  most count as solved.
   """
   paid = rows.get('outcome', rows.get('reward'))
   if paid is None or 'completion' not in rows:
@@ -265,7 +265,7 @@ def _is_goal(rows: pd.DataFrame) -> bool:
 def prompt_cut(run: form.Run) -> findings.Finding | None:
   """Detect prompts whose beginning or end a limit has cut off.
 
-  They begin or end within a word, or lack the text with which all others do.
+  They begin or end within a word, or lack the beginning or end of all others.
   """
   rows = run.rows('prompt', 'prompt_id')
   rows = rows.drop_duplicates('prompt_id').iloc[:2000]
@@ -273,7 +273,7 @@ def prompt_cut(run: form.Run) -> findings.Finding | None:
     raise form.too_few(len(rows), 'problem', LEAST)
   texts = rows['prompt'].str.lower().tolist()
   for side in ('end', 'begin'):
-    # The same letters in reverse order: a word's rest becomes its beginning.
+    # Reversed texts, so that the beginning is tested as an end.
     given = texts if side == 'end' else [text[::-1] for text in texts]
     broken, said = _broken(given), f'{side} within a word'
     share = intervals.mean(np.array(broken, np.float64))
@@ -300,8 +300,8 @@ def prompt_cut(run: form.Run) -> findings.Finding | None:
 def template_twice(run: form.Run) -> findings.Finding | None:
   """Detect prompts to which a chat template is applied a second time."""
   rows = run.rows('prompt', 'prompt_id').drop_duplicates('prompt_id')
-  # evojax logs what its template is applied to, other trainers mostly the
-  # result.
+  # evojax logs prompts before its template is applied, most other trainers
+  # afterwards.
   pattern = _MARKER if run.format == 'evojax' else rf'(?:{_MARKER}\w*\s*){{2}}'
   twice = rows['prompt'].str.contains(pattern)
   if twice.mean() < 0.5:
@@ -326,7 +326,7 @@ def template_twice(run: form.Run) -> findings.Finding | None:
 def _hardly_solved(run: form.Run, cut: pd.DataFrame) -> bool:
   """Return whether some problems earn far less than the others.
 
-  Problems of another family may look like ones that are cut. evojax cuts none.
+  Prompts of another family may look as if they were cut. evojax cuts none.
   """
   name = 'outcome' if 'outcome' in run.rollouts else 'reward'
   if run.format == 'evojax' or name not in run.rollouts:
@@ -358,10 +358,11 @@ def _broken(texts: list[str]) -> list[bool]:
 
 
 def _without_end(texts: list[str]) -> list[bool]:
-  """Return which texts lack the end of the others, as a limit cuts them.
+  """Return which texts lack the end of the others because a limit cuts them.
 
-  Cut prompts are the longest ones, have about one length, come throughout the
-  run, and end in many ways; those of a second family or of a new form do not.
+  Cut prompts are the longest ones, have about the same length, occur throughout
+  the run, and end in many ways; prompts of a second family or of a new form do
+  not.
   """
   ends = collections.Counter(text[-_SAME_END:] for text in texts)
   end, times = ends.most_common(1)[0]

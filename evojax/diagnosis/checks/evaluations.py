@@ -12,19 +12,19 @@ from evojax.diagnosis.checks import shares
 from evojax.ledger import records
 from evojax.stats import trends
 
-_FEWEST = 4  # Evaluations that show a course.
+_FEWEST = 4  # Minimum number of evaluations.
 _LOST, _HALF = 0.1, 0.5  # Shares of a score that are lost.
 # Standard errors by which two stretches of a score differ. Of 4,000 simulated
-# flat courses of 4 to 40 evaluations at most .8 % do with independent noise;
-# where neighbours correlate by .5, 2 %; by .8, 1 to 19 %, of which few lose a
-# tenth of their score.
+# flat series of 4 to 40 evaluations, at most 0.8 % reach this with independent
+# noise, 2 % if neighbours have a correlation of 0.5, and 1 to 19 % with 0.8, of
+# which few lose a tenth of their score.
 _FAR = 8.0
 _MEDIAN = 0.6745  # Median size of a standard Normal variable.
-_SOLVES = 0.1  # Share solved in training, from which an evaluation is not at 0.
+_SOLVES = 0.1  # Share solved in training that excludes an evaluation at 0.
 _STEEP = 100.0  # A usual gradient norm is below 10.
 _AT_ONCE = 0.7  # Share of a jump that lies between two evaluations.
-# Standard errors, and share of its level, by which a score of training is lower
-# after evaluations.
+# Minimum drop of a training score after evaluations, in standard errors and as
+# a share of its level.
 _ERRORS, _LOWER = 5.0, 0.1
 _SIDE = 3  # Steps on either side that show the level around a step.
 _CALLED = {'reward': 'reward', 'outcome': 'solved share'}
@@ -132,7 +132,7 @@ def eval_falling(run: form.Run) -> findings.Finding | None:
 
 
 def _sum_of_loss(run: form.Run) -> str:
-  """Return what to look at if a term of the loss outweighs the policy's."""
+  """Return what to check if another term of the loss outweighs the policy's."""
   if 'grad_norm' not in run.steps:
     return ''
   norm = float(run.steps['grad_norm'].median())
@@ -193,7 +193,7 @@ def eval_zero(run: form.Run) -> findings.Finding | None:
   ]
   if not zero:
     return None
-  # Hard problems are not solved at first; some are, if training solves some.
+  # The problems may be too hard at first, but not if training solves some.
   solved = shares.solved_late(run)
   others = max(float(scores[-1]) for scores in courses.values())
   if solved > _SOLVES:
@@ -229,7 +229,8 @@ def _reward_rises(run: form.Run) -> trends.Trend | None:
 def eval_jumps(run: form.Run) -> findings.Finding | None:
   """Detect a score that jumps between two evaluations and stays there.
 
-  The policy changes little by little, as its training shows.
+  Training changes a policy only gradually. There is no finding if the score of
+  training jumps, too.
   """
   steps, scores = _scores(run)
   width = max(min(len(scores) // 4, 4), 3)
@@ -336,7 +337,7 @@ def train_eval_gap(run: form.Run) -> findings.Finding | None:
   gap = line.rise - held.rise
   if line.p > shares.SURE or gap < 0.1 or held.high > line.low:
     return None
-  # Problems that are far harder would not rise with any policy.
+  # If the problems are far harder, no policy would raise their score.
   rare = float(scored['eval_outcome'].max()) < shares.RARELY
   return findings.Finding(
       check='train_eval_gap',

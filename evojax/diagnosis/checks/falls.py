@@ -1,7 +1,7 @@
 """Advice on a reward or a solved share that falls, by the shape of the fall.
 
-A policy that its updates ruin gets worse from step to step. Where a score falls
-at once, something else has more often broken.
+If updates ruin a policy, its score falls from step to step. If a score falls at
+once, it is more likely that something else has broken.
 """
 
 import numpy as np
@@ -10,17 +10,17 @@ from evojax.diagnosis import form
 from evojax.diagnosis import words
 from evojax.stats import trends
 
-_FEWEST = 16  # Steps that tell one shape from the other.
-_NEAR = 2  # Steps on either side of a fall, besides the two next to it.
-_MOST = 0.7  # Share of a fall that these differ by if it takes a step or two.
+_FEWEST = 16  # Minimum number of steps to tell the two shapes apart.
+_NEAR = 2  # Steps on either side of a fall, without the two next to it.
+_MOST = 0.7  # Share of the fall between these steps if it is sudden.
 _COURSE = 4  # Fewest steps that show a trend.
 _LOST = 0.25  # Share of its peak that a score has lost.
-# P-value of a fall after a peak. Of 400 simulated courses without a fall, at
-# most 1.3 % reach it with independent Normal noise, and 1 to 3 % with that of a
-# reward which is rarely paid; with noise correlated from step to step (.5 to
-# .8) 4 to 40 % of flat ones do, so that the finding is a warning.
+# P-value of a fall after a peak. Of 400 simulated series without a fall, at
+# most 1.3 % reach it with independent Normal noise, and 1 to 3 % with the noise
+# of a reward that is rarely paid. With noise correlated from step to step (0.5
+# to 0.8), 4 to 40 % of flat series do; therefore the finding is a warning.
 _CERTAIN = 0.002
-_NOTHING = 0.05  # What is left of a reward that falls to about 0, as a share.
+_NOTHING = 0.05  # Share of a reward that is left if it falls to about 0.
 # P-value, and relative size, of what else changes at the step of a fall.
 _CHANGED, _OTHER = 0.01, 0.2
 # Growth of completions from which a limit may cut them.
@@ -32,7 +32,7 @@ MARK = r'\\boxed\{|</answer>|####'
 def from_peak(values: np.ndarray) -> trends.Change | None:
   """Return the fall of a score that had risen before, if it loses a quarter.
 
-  A line and a change point of the whole course may only show the rise.
+  A line or a change point of the whole series may only show the rise.
 
   Args:
     values: One value per step.
@@ -47,7 +47,7 @@ def from_peak(values: np.ndarray) -> trends.Change | None:
 def sudden(values: np.ndarray, change: trends.Change) -> bool:
   """Return whether values fall within two steps, and did not fall before.
 
-  If a sudden fall leaves about nothing of them, they may have fallen before.
+  If a sudden fall leaves almost nothing, they may have fallen before.
 
   Args:
     values: One value per step.
@@ -95,7 +95,7 @@ def advice(
 
 
 def _longer(run: form.Run, step: int) -> str:
-  """Return what to check if completions grow, and no cut ones are counted."""
+  """Return what to check if completions grow and cut ones are not logged."""
   if 'truncated' in {*run.rollouts, *run.steps}:
     return ''
   try:
@@ -116,7 +116,7 @@ def _longer(run: form.Run, step: int) -> str:
 
 
 def also(run: form.Run, step: int) -> str:
-  """Return what else changes at a step: prompts, marks of answers, the rate.
+  """Return what else changes at a step, such as prompts or the learning rate.
 
   Args:
     run: The run.
@@ -162,7 +162,7 @@ def learning_rate(run: form.Run) -> str:
 
 
 def after_first(run: form.Run) -> str:
-  """Return what to change where only the first step is as it should be."""
+  """Return what to change if only the first step is as it should be."""
   return (
       'check what differs after the first update: the weights that generation'
       ' gets, its caches, and the mode of the model (read completions of the'

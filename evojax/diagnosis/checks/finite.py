@@ -11,7 +11,7 @@ from evojax.ledger import records
 from evojax.stats import intervals
 
 _UNGRADED = 0.01  # Share of rollouts without a reward that is no accident.
-_MOSTLY = 0.5  # Share of them from which their log may be made that way.
+_MOSTLY = 0.5  # Share from which rewards may be missing by design.
 _TWICE = 2  # Steps without a finite loss that are no accident.
 _OF_SAMPLER = ('gap', 'entropy', 'kl_update', 'ratio')
 _HOLES = 0.2  # Share of the steps that may lack a loss by accident.
@@ -127,7 +127,7 @@ def _holes(run: form.Run) -> findings.Finding | None:
 
 
 def _sampler_holes(run: form.Run) -> findings.Finding | None:
-  """Find steps in which log-probs that the sampler returns are no number."""
+  """Find steps in which the sampler's log-probs are not numbers."""
   names = [n for n in _OF_SAMPLER if n in run.steps]
   there = [n for n in ('loss', 'grad_norm', 'reward') if n in run.steps]
   if 'gap' not in names or not there:
@@ -152,15 +152,15 @@ def _missing_together(
   Args:
     run: The run.
     names: The metrics.
-    there: Other metrics, which are there in these steps.
-    but: That they are there, in words.
+    there: Other metrics, which are present in these steps.
+    but: A clause for the finding, which says that these are present.
     change: What to change.
   """
   table = run.steps.dropna(subset=there)
   absent = table[names].isna()
   holes = absent.all(axis=1).to_numpy()
-  # A metric that is logged only sometimes, or without another one, is no hole,
-  # and the last step may be incomplete.
+  # A metric that is logged only now and then, or sometimes without another one
+  # of them, has no holes, and the last step may be incomplete.
   if not holes[1:-1].any() or holes.mean() > _HOLES:
     return None
   if (absent.any(axis=1) != holes).any() or len(table) < form.MIN_STEPS:
@@ -185,7 +185,7 @@ def _ends(run: form.Run) -> dict[str, int]:
     if name not in run.steps:
       continue
     there = run.steps[name].notna().to_numpy()
-    # A number that a trainer logs only sometimes has gaps everywhere.
+    # A metric that is logged only now and then has gaps everywhere.
     last = np.flatnonzero(there)
     if len(last) >= form.MIN_STEPS and len(there) - last[-1] > 3:
       found[name] = int(run.steps['step'].to_numpy()[last[-1] + 1])
@@ -195,8 +195,8 @@ def _ends(run: form.Run) -> dict[str, int]:
 def _severity_of_end(run: form.Run, step: int, ends: Iterable[str]) -> str:
   """Return how severe it is that metrics end before a step.
 
-  Steps without any metric of their updates may be rollouts ahead of the
-  trainer; those without a reward, too, may be evaluations.
+  Steps without any metric of an update may have rollouts that the trainer has
+  not used yet; steps without a reward as well may be evaluations.
   """
   late = run.steps[run.steps['step'] >= step]
 
@@ -213,8 +213,8 @@ def _severity_of_end(run: form.Run, step: int, ends: Iterable[str]) -> str:
 def _never_finite(run: form.Run, names: list[str]) -> findings.Finding:
   """Return the finding of a loss that no step makes finite.
 
-  No learning rate does that in the first step: something is divided by a count
-  of 0, or is no number before the loss.
+  No learning rate has this effect in the first step: something is divided by a
+  count of 0, or an input of the loss is not a number.
   """
   missing = {
       part: float(run.rollouts[form.PART + part].isna().mean())

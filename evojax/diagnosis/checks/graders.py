@@ -19,7 +19,7 @@ _ORDERED = 0.98  # Share of pairs beyond which length decides what is solved.
 _CUT = 0.2  # Share of cut completions beyond which lengths tell little.
 _NEARLY_ALL = 0.9  # Share accepted by a grader that reads no answer.
 _SAME = 0.9  # Share of problems that one answer may solve.
-_LUCK = 0.05  # How much less often than the key an answer may be right.
+_LUCK = 0.05  # Tolerance of an answer's share of right rollouts.
 # The number that a text says is its answer.
 _SAID = re.compile(r'(?i)answer\b[^\d\n-]{0,20}(-?\d+(?:[./]\d+)?)')
 _TWICE = 0.05  # Share of pairs of equal texts whose verdicts may differ.
@@ -27,8 +27,8 @@ _HELD = 0.02  # Share of completions with the number of the key, if it is one.
 # Characters of a reference that is a short text; 'C' is a choice.
 _SHORTEST, _LONGEST = 3, 80
 _PROBLEMS = 20  # Fewest problems with such references.
-# Shares of what counts as right that holds the reference: the lowest from which
-# a fall tells something, and what is left of it.
+# Share of the completions counted as right that contain the reference: the
+# lowest initial value for which a fall is tested, and how much of it is left.
 _HELD_FIRST, _LEFT = 0.6, 0.75
 _MORE = 0.1  # Rise of what counts as right, or of a style, that is no noise.
 _STYLE = re.compile(r'(?m)^\s*(?:#{1,6} |[-*\u2022] |\*\*)')
@@ -195,7 +195,7 @@ def one_answer(run: form.Run) -> findings.Finding | None:
   if share < _SAME or not _is_answer(run, rows, answer, share):
     return None
   other = _other_keys(rows, answer)
-  # One label may be common, or be all that a weak policy gets right.
+  # One label may be common, or may be all that a weak policy gets right.
   certain = run.format == 'evojax' or by.max() == problems
   certain |= (other or 0.0) > 1 - _SAME
   keys = '' if other is None else f', and the right one to {1 - other:.0%}'
@@ -224,9 +224,9 @@ def _is_answer(
 ) -> bool:
   """Return whether a number at the end of texts is the answer that they give.
 
-  It is none if they say that their answer is another number, as those that end
-  with a rating of themselves. The answer to a share of the problems is right
-  about that often.
+  It is not if they name another number as their answer, as texts do that end
+  with a rating of themselves, or if rollouts that end with it are right much
+  more rarely than for that share of the problems.
   """
   texts = solved.loc[solved['answer'] == answer, 'completion']
   said = texts.str.findall(_SAID).str[-1].dropna()
@@ -301,8 +301,8 @@ def _misses_key(rows: pd.DataFrame) -> bool:
 def paid_without_key(run: form.Run) -> findings.Finding | None:
   """Detect a score that rises as less of what is paid holds the reference.
 
-  References that are numbers, or stand in the prompt, are left out: they may be
-  written otherwise, or be one of several choices.
+  References that are numbers or are in the prompt are left out: numbers may be
+  written in another way, and the others may be one of several choices.
   """
   rows = run.rows('outcome', 'completion', 'reference', 'prompt')
   rows = shares.thinned(rows, TEXTS)
@@ -387,7 +387,7 @@ def _open_cases(run: form.Run, rows: pd.DataFrame):
     yield text, needed & (rows[change] < 0.5), 0.2
   if {'completion', 'prompt_id'} <= set(rows):
     reads = rows['completion'].str.contains(READS)
-    # Problems whose programs never read may need no input.
+    # Problems whose programs never read anything may have no input.
     needed = reads.groupby(rows['prompt_id']).transform('any')
     prints = rows['completion'].str.contains('print(', regex=False)
     if reads.mean() > 0.3:
@@ -406,7 +406,8 @@ def _open_cases(run: form.Run, rows: pd.DataFrame):
     )
     if numeric.mean() > 0.5:
       early = run.early(rows[numeric])[['reference', 'completion']]
-      # A number that no completion has is no answer, say the seed of a game.
+      # A number that no completion contains is not an answer but, for example,
+      # the seed of a game.
       if np.mean([a.strip() in c for a, c in early.to_numpy()]) < _HELD:
         return
     # One text that counts as right for problems with different answers.

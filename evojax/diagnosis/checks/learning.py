@@ -20,9 +20,9 @@ from evojax.stats import intervals
 from evojax.stats import trends
 
 _SURE = 0.01
-# A fall after the first update, a share of the problems, and in standard
-# errors. The groups of a sound run of math, coding or swe, in any order, reach
-# both in at most 0.05 % of runs.
+# Minimum fall after the first update, as a share of the problems and in
+# standard errors. With the groups of a sound run of math, coding or swe in any
+# order, both are reached in at most 0.05 % of runs.
 _FAR, _ERRORS = 0.1, 4.0
 _RARE = 0.002  # P-value of solutions that occur in the first step only.
 MUCH_SOLVED = 0.9
@@ -32,7 +32,7 @@ _ALL = 0.9  # Share of dead groups that counts as all.
 _SOMETIMES = 0.1  # Share solved from which a larger group has both outcomes.
 _HELD = 0.8  # Share of rollouts at the highest reward that shows a ceiling.
 _MANY = 500  # Rollouts that do not have one reward by chance.
-_FEW_WHOLE = 4  # Steps of dead groups alone that are no accident.
+_FEW_WHOLE = 4  # Steps with only dead groups that are not accidental.
 _MOSTLY = 0.6  # Share of the dead groups that are all right, or all wrong.
 _NOISE = 2.0  # Alive groups of an update; fewer are mostly noise.
 # A harness's own functions, as remedies if nothing else is known to be wrong.
@@ -108,7 +108,7 @@ def outcome_falling(run: form.Run) -> findings.Finding | None:
 
 
 def _fell_at_once(run: form.Run) -> findings.Finding | None:
-  """Find a policy that the first updates ruin, which shows in no trend."""
+  """Find a policy that the first updates ruin, which no trend shows."""
   if not {'outcome', 'group'} <= set(run.rollouts):
     return None
   rows = run.rollouts.dropna(subset=['outcome'])
@@ -118,15 +118,15 @@ def _fell_at_once(run: form.Run) -> findings.Finding | None:
   start = intervals.mean(at_first)
   rest = rows[~first].groupby('step')['outcome'].mean()
   fell = start.value - rest.mean()
-  # The groups of one step may happen to be all solved, and so tell nothing
-  # about how much groups vary.
+  # The variance within a step, averaged over all steps, since the groups of one
+  # step may happen to be all solved.
   within = float(groups.groupby('step').var().mean())
   counts = len(at_first), len(groups) - len(at_first)
   error = math.sqrt(within * sum(1 / n for n in counts if n))
   # The error is not known if every step has a single group.
   certain = math.isfinite(error) and fell >= max(_FAR, _ERRORS * error)
   far = certain and start.value >= rest.max()
-  # A weak policy solves too little for that before its first update.
+  # For a weak policy, which solves too few problems for such a fall.
   half = rest.mean() < start.value / 2 and _more_at_first(rows, first) < _RARE
   if not far and not half:
     return None
@@ -252,8 +252,8 @@ def dead_groups(run: form.Run) -> findings.Finding | None:
       )
   elif easy > 0.6:
     why, check = 'the problems are too easy', 'too_easy'
-  # Where nearly all is solved, little is lost; and what is too hard at first
-  # may be learned from the few groups that are left.
+  # If nearly all is solved, little is lost; and problems that are too hard at
+  # first may be learned from the few groups that are left.
   harmless = (
       check == 'too_easy' and rows['outcome'].mean() > MUCH_SOLVED
   ) or (check == 'too_hard' and _came_alive(rows, groups))
@@ -278,7 +278,7 @@ def dead_groups(run: form.Run) -> findings.Finding | None:
 
 
 def _came_alive(rows: pd.DataFrame, groups: pd.DataFrame) -> bool:
-  """Return whether a run whose first groups are dead learns later on."""
+  """Return whether a run whose first groups are dead learns later."""
   by = rows.groupby('step')['outcome'].mean()
   if len(by) < form.MIN_STEPS:
     return False
@@ -296,7 +296,7 @@ def _only_reward(rows: pd.DataFrame) -> float | None:
 def _ceiling(rows: pd.DataFrame) -> tuple[float, float] | None:
   """Return the highest reward and its share, if most rollouts get it.
 
-  A highest reward of 0 or 1 does not count: 1 may stand for what is right.
+  A highest reward of 0 or 1 does not count: 1 may mean a right answer.
   """
   top = float(rows['reward'].max())
   share = float((rows['reward'] > top - 1e-9).mean())
@@ -391,7 +391,7 @@ def filter_by_length(run: form.Run) -> findings.Finding | None:
   if not longer and dropped.max() > chosen.min():
     return None
   bound = dropped.min() if longer else dropped.max()
-  # Long rollouts near the limit may be cut, and teach little.
+  # Long rollouts near the limit may be cut, and then give little signal.
   if longer and bound > 0.75 * run.setting('max_tokens'):
     return None
   shown, side = dropped.index[:2], 'more' if longer else 'less'
@@ -475,7 +475,7 @@ def _of_kl(run: form.Run) -> str:
 def _much_earned(run: form.Run) -> bool:
   """Return whether nearly everything is solved, as far as metrics tell.
 
-  Where the outcome is not logged, it is a reward in [0, 1].
+  If the outcome is not logged, a reward in [0, 1] takes its place.
   """
   score = shares.score(run)
   if score is None or score.min() < 0:
@@ -488,8 +488,8 @@ def _why_dead(
 ) -> tuple[str, str, tuple[str, ...]]:
   """Return why groups are dead, what to change, and causes that are excluded.
 
-  Of groups of n completions, each right with probability p, p^n + (1 - p)^n
-  are dead, and more if problems differ in difficulty.
+  If each of n completions is right with probability p, p^n + (1 - p)^n of the
+  groups are dead, and more if problems differ in difficulty.
   """
   why, change, ruled_out = '', words.word(run.format, 'filter'), ()
   size = words.word(run.format, 'group_size')
@@ -545,9 +545,9 @@ def _why_dead(
 def _right(run: form.Run, dead: float) -> tuple[float, float]:
   """Return bounds of the share of dead groups whose rollouts are all right.
 
-  With a share a of all groups that are right, and groups that differ of any
-  mean in [0, 1], the solved share lies between a and a + 1 - dead. It is (0, 1)
-  if no solved share is logged.
+  If a share a of all groups is all right, and the mean outcome of groups that
+  differ is anywhere in [0, 1], the solved share is between a and a + 1 - dead.
+  The bounds are (0, 1) if no solved share is logged.
 
   Args:
     run: The run.

@@ -23,14 +23,15 @@ _MOST = 0.9  # Share of the pairs of such completions.
 # Rise or fall of the reward, as a share of its range, that is not noise.
 _SWING = 0.3
 _GAP = 0.1  # Gap between two branches, as a share of the range.
-_CUT, _LEFT = 0.1, 0.34  # Share cut at first, and what is left of it later.
+_CUT, _LEFT = 0.1, 0.34  # Initial share cut, and how much of it is left later.
 _SHORTER = 0.2  # Fall of the length, relative to it.
 _FORM = 32.0  # Tokens of a longer answer, which has no fixed form.
 _SAME = 1e-6  # Difference of lengths that counts as none.
 _OFTEN_CUT = 0.5  # Share cut from which a fixed length is that of the limit.
 _NEARLY_ALL = 0.9  # Share of the steps.
 _READ, _ENOUGH = 2000, 100  # Completions that are read, and the fewest.
-# Between the 10 % shortest and longest completions, relative to the median.
+# Difference between the 10 % shortest and longest completions, relative to the
+# median.
 _ALIKE_LONG = 0.2
 _WRITTEN = 200.0  # Characters of a longer answer.
 _CUT_OFF = 0.6  # Share that ends within a sentence.
@@ -40,8 +41,8 @@ _COMPLETE = re.compile(
 )
 _LABEL = re.compile(r'(?:^|\s)([A-Z][a-z]+):')  # It begins a speaker's turn.
 _FIT = 0.9  # Share of the variance of lengths that texts explain.
-# Times the share that completions alone explain, and the factor by which a
-# character of a prompt counts less, or more, than one of a completion.
+# Minimum ratio to the share that completions alone explain, and the factor by
+# which a character of a prompt may count more or less than one of a completion.
 _BETTER, _ALIKE = 1.5, 2.0
 _ASCII = 0.95  # Share of characters that take no more than a token each.
 
@@ -49,7 +50,7 @@ _ASCII = 0.95  # Share of characters that take no more than a token each.
 def reward_by_length(run: form.Run) -> findings.Finding | None:
   """Detect a reward that is a function of the length, and least in its middle.
 
-  A reward for a wanted length, or for keeping a limit, only has a maximum.
+  A reward for a target length, or for keeping a limit, only has a maximum.
   """
   rows = run.rows('characters')
   names = [form.PART + part for part in run.parts] + ['reward']
@@ -81,7 +82,7 @@ def reward_by_length(run: form.Run) -> findings.Finding | None:
 
 
 def _branches(rows: pd.DataFrame, name: str) -> list[np.ndarray]:
-  """Return masks of what is solved and not, or of both sides of a gap."""
+  """Return masks of solved and unsolved rollouts, or of both sides of a gap."""
   if 'outcome' in rows:
     solved = rows['outcome'].to_numpy() > 0.5
     return [solved, ~solved]
@@ -95,7 +96,7 @@ def _branches(rows: pd.DataFrame, name: str) -> list[np.ndarray]:
 
 
 def _dip(length: np.ndarray, reward: np.ndarray) -> float | None:
-  """Return the length at which the reward dips; None if it is no such function.
+  """Return the length at which the reward dips; None without such a dip.
 
   Args:
     length: Characters, ascending.
@@ -134,7 +135,7 @@ def limit_shortens(run: form.Run) -> findings.Finding | None:
   limit = run.settings.get('max_tokens')
   return findings.Finding(
       check='limit_shortens',
-      severity='note',  # What was cut may have been wrong at any length.
+      severity='note',  # Cut completions may have been wrong at any length.
       text=f'completions get shorter, from {length[early].mean():.0f} to'
       f' {length[late].mean():.0f}, while {first:.0%} and then {last:.0%} of'
       ' them are cut: a cut completion earns nothing, so that the policy'
@@ -151,7 +152,7 @@ def limit_shortens(run: form.Run) -> findings.Finding | None:
 def fixed_length(run: form.Run) -> findings.Finding | None:
   """Detect a mean length that is one number in all steps, or hardly varies.
 
-  Where no length is logged, those of the completions on disk count.
+  If no length is logged, those of the completions on disk are used.
   """
   if 'length' not in run.steps and 'completion' in run.rollouts:
     return _never_end(run)
@@ -192,7 +193,7 @@ def _never_end(run: form.Run) -> findings.Finding | None:
   if len(rows) < _ENOUGH:
     raise form.too_few(len(rows), 'completion', _ENOUGH)
   if 'truncated' in {*run.rollouts, *run.steps} or run.has_turns:
-    return None  # `truncation` tells of limits.
+    return None  # `truncation` reports limits.
   short, middle, long = np.quantile(rows['characters'], [0.1, 0.5, 0.9])
   if middle < _WRITTEN or long - short > _ALIKE_LONG * middle:
     return None
@@ -222,7 +223,7 @@ def _never_end(run: form.Run) -> findings.Finding | None:
 
 
 def _logged(run: form.Run) -> tuple[np.ndarray, np.ndarray]:
-  """Return steps and mean lengths as metrics, not as those of rollouts.
+  """Return steps and mean lengths from the metrics, not from the rollouts.
 
   Raises:
     form.NotLogged: If fewer than twice `form.MIN_STEPS` steps have one.
@@ -238,9 +239,9 @@ def _logged(run: form.Run) -> tuple[np.ndarray, np.ndarray]:
 def other_length(run: form.Run) -> findings.Finding | None:
   """Detect mean lengths that the completions on disk cannot have.
 
-  They have more tokens than characters, or as many as prompt and completion
-  have together. Such lengths vary with those of the prompts, of which a
-  character counts as one of a completion does.
+  They are larger than the number of characters, or are those of prompt and
+  completion together. The latter vary with the lengths of prompts, and a
+  character of a prompt counts about as much as one of a completion.
   """
   steps, length = _logged(run)
   rows = run.rows('characters')

@@ -16,29 +16,31 @@ from evojax.stats import intervals
 from evojax.stats import trends
 
 _SURE = 0.01
-# Descent per update, about the nats by which a token's log-prob changes. Sound
-# recipes of math and coding have 0.001 to 0.01; what moves nothing has less
-# than 0.0002 (BUILD_NOTES.md).
+# Descent per update: about the nats by which a token's log-prob changes. Sound
+# recipes of math and coding have 0.001 to 0.01; recipes that hardly change the
+# policy have less than 0.0002 (BUILD_NOTES.md).
 _STILL = 3e-4
 _MOVING = 5e-3
-# KL, nats per token; a policy that learns leaves its start further than this.
+# KL from the start, nats per token; a policy that learns exceeds it.
 _HELD = 0.005
-_MOST_COEFFICIENT = 100.0  # Largest KL coefficient that anybody would set.
+_MOST_COEFFICIENT = 100.0  # Largest plausible KL coefficient.
 _LEFT_OUT = 0.3  # Share of tokens that importance weights may drop.
 _FASTEST = 1000.0  # Largest factor of the learning rate.
-# A cosine falls below this share of its maximum in its last 2 % only.
+# A cosine schedule is below this share of its maximum only in its last 2 %.
 _ENDED = 1e-3
-_SOME = 0.05  # Mean absolute advantage of a batch that teaches something.
+_SOME = 0.05  # Mean absolute advantage of a batch with a signal.
 _UNEQUAL = 0.01  # Range of the mean rewards of steps that are not all alike.
 _EXPLAINED = 0.05  # Share of the variance of returns; a critic explains more.
-_APART, _KEPT = 5.0, 0.8  # Error of a critic, in spreads of the returns; share.
+# Minimum bias of a critic, in standard deviations of the returns, and the share
+# of its early bias that it keeps.
+_APART, _KEPT = 5.0, 0.8
 _NO_SIGNAL = 1e-12  # A loss, or the norm of a gradient, that is exactly 0.
-_IDLE = 0.1  # Share of the steps at the end that may have no learning rate.
-# Share of steps without a signal that is worth a finding, and that is left with
-# enough groups in a step. Of the steps that have a signal, or have none, all
-# but the last share have the rewards of it.
+_IDLE = 0.1  # Share of steps at the end whose learning rate may be 0.
+# Share of steps without a signal that is worth a finding, share to reach with
+# more groups per step, and share of exceptions: of steps without a signal whose
+# mean reward is not extreme, and of steps with one whose mean reward is.
 _WITHOUT, _WITHOUT_LEFT, _EXCEPT = 0.2, 0.05, 0.05
-_MOST_TIMES = 16  # Times as many groups as anybody would sample.
+_MOST_TIMES = 16  # Largest multiple of the groups that is recommended.
 
 
 def _descent(run: form.Run) -> intervals.Interval | None:
@@ -46,7 +48,7 @@ def _descent(run: form.Run) -> intervals.Interval | None:
   if 'descent' not in run.steps:
     return None
   _, descent = run.series('descent')
-  # Later, a sound policy has solved most problems and moves less, too.
+  # Later, a sound policy solves most problems, and therefore moves less, too.
   found = intervals.mean(descent[: max(len(descent) // 3, form.MIN_STEPS)])
   return found if 0 < found.high < _STILL else None
 
@@ -182,7 +184,7 @@ def idle_steps(run: form.Run) -> findings.Finding | None:
   """Detect steps that teach nothing since they have one or two groups.
 
   All rewards of such a step are equal, so that their mean is the lowest or the
-  highest there is. A loss of 0 alone shows no missing gradient.
+  highest of the run. A loss of 0 alone does not show a missing gradient.
   """
   name = 'grad_norm' if 'grad_norm' in run.steps else 'loss'
   steps, course = run.course(name)
@@ -286,10 +288,11 @@ def critic_untrained(run: form.Run) -> findings.Finding | None:
 
 
 def _advantages_cancel(run: form.Run) -> bool:
-  """Return whether all advantages are 0 in steps with unequal rewards.
+  """Return whether all advantages are 0 although mean rewards vary by step.
 
-  Some groups would have unequal rewards, too. They would not if the rollouts of
-  a group were all the same, which the completions show, if they are logged.
+  If they vary, rewards must differ within some groups, too, unless all rollouts
+  of a group are the same. Logged groups would show this, so that the result is
+  False if groups are logged.
   """
   names = ('advantage_low', 'advantage_high')
   if not {*names, 'reward'} <= set(run.steps) or 'group' in run.rollouts:
@@ -310,7 +313,7 @@ def _all_solved(run: form.Run, steps: np.ndarray) -> bool:
 
 
 def _has_advantages(run: form.Run, steps: np.ndarray) -> bool:
-  """Return whether groups that enter these updates have advantages."""
+  """Return whether groups in these updates have advantages other than 0."""
   rows = run.rollouts
   if 'advantage_size' in run.steps:
     sizes = run.steps.loc[run.steps['step'].isin(steps), 'advantage_size']
@@ -366,7 +369,7 @@ def kl_strong(run: form.Run) -> findings.Finding | None:
   if coefficient is None and 'loss' in run.steps:
     coefficient = _slope_of_loss(run)
     if coefficient is not None and coefficient > _MOST_COEFFICIENT:
-      coefficient = None  # A small KL may follow a loss by chance.
+      coefficient = None  # A small KL and a loss may correlate by chance.
   if coefficient is None:
     raise form.NotLogged('kl_coef is not known: --set kl_coef=...')
   if coefficient < 0.2:  # Usual values are 0.001 to 0.1.
@@ -402,8 +405,8 @@ def _slope_of_loss(run: form.Run) -> float | None:
   """Return the KL coefficient from loss = policy loss + coefficient x KL.
 
   With one update per batch, all ratios of the policy are 1. The policy loss is
-  then 0 if each rollout counts the same, since advantages of a group sum to 0,
-  and minus the mean advantage of a token if each token does (DAPO,
+  then 0 if all rollouts have equal weights, since advantages of a group sum to
+  0, and minus the mean advantage of a token if all tokens have (DAPO,
   arXiv:2503.14476). The coefficient is the slope of the loss over the KL at an
   equal policy loss; None if that does not fit.
   """
@@ -423,7 +426,7 @@ def _slope_of_loss(run: form.Run) -> float | None:
 
 
 def _beyond(values: pd.Series, other: pd.Series) -> pd.Series:
-  """Return what is left of values after a line through those of another."""
+  """Return the residuals of a linear fit of values on another series."""
   _, slope = _slope(other, values)
   return values - values.mean() - slope * (other - other.mean())
 

@@ -17,10 +17,10 @@ from evojax.stats import intervals
 from evojax.stats import trends
 
 _SURE = 0.01
-_FEWEST = 200  # Rollouts, or 16 steps, of a part that is always 0.
-_STEPS = 16
-_MOST = 0.9  # Share of steps, or of rollouts, that stands for all.
-_PAID = 0.05  # Mean advantage of a token that is not centred.
+_FEWEST = 200  # Minimum number of rollouts,
+_STEPS = 16  # or of steps, of a part that is always 0.
+_MOST = 0.9  # Share of steps, or of rollouts, that counts as all.
+_PAID = 0.05  # Mean advantage of a token if advantages are not centred.
 _CLOSED = re.compile(r'</(\w+)>')
 _FALL = 0.25  # Fall of the mean reward, relative to it.
 _AT_ONCE = 0.2  # Share of its first reward that a policy never gets again.
@@ -28,7 +28,7 @@ _AT_ONCE = 0.2  # Share of its first reward that a policy never gets again.
 # counts.
 _EQUAL, _DIFFERS = 1e-9, 1e-3
 _FOLLOWS = 0.97  # Correlation of a reward that is a function of the length.
-_UNSCORED = 0.1  # Share of completions without a score; and what they are paid.
+_UNSCORED = 0.1  # Share without a score; their extra pay, in group spreads.
 
 
 def never_paid(run: form.Run) -> findings.Finding | None:
@@ -81,7 +81,7 @@ def _unsolved(run: form.Run) -> bool:
 
 
 def _unopened(run: form.Run) -> str:
-  """Return a tag that most completions close and do not open; '' for none."""
+  """Return a tag that most completions close but do not open, or ''."""
   if 'completion' not in run.rollouts or run.has_turns:
     return ''
   texts = shares.thinned(run.rollouts, 500)['completion']
@@ -168,8 +168,8 @@ def form_wins(run: form.Run) -> findings.Finding | None:
 def form_alone(run: form.Run) -> findings.Finding | None:
   """Detect completions that shrink to the form, which is all that is paid.
 
-  A reward for the form alone may be wanted; completions that get much shorter
-  drop what is not paid.
+  A reward for the form alone may be intended. If completions get much shorter,
+  they drop what is not rewarded.
   """
   columns = run.part_columns
   if not columns:
@@ -224,7 +224,7 @@ def redundant_part(run: form.Run) -> findings.Finding | None:
     same = all(np.ptp(values[mask]) < 1e-9 for mask in (solved, ~solved))
     if same and np.ptp(values) > 1e-9:
       found.append(part)
-  # One of them may be the outcome itself; the only part is, in any units.
+  # One of them may be the outcome itself; a single part is, in any units.
   found = [p for p in found if not _is_outcome(rows, p)]
   if not found or len(run.parts) == 1:
     return None
@@ -319,7 +319,7 @@ def padded_lengths(run: form.Run) -> findings.Finding | None:
   n = min(len(low), len(high))
   low, high, steps = low[-n:], high[-n:], steps[-n:]
   same = (high - low < 1e-6) & (high > 1)
-  # Answers of a fixed form all have the same length in every step.
+  # Answers of a fixed form have the same length in all steps.
   if same.mean() < _MOST or len(np.unique(high)) < form.MIN_STEPS:
     return None
   if 'truncated' in run.steps and run.series('truncated')[1].mean() > 0.5:
@@ -358,7 +358,7 @@ def reward_falling(run: form.Run) -> findings.Finding | None:
   line = trends.trend(reward)
   change = trends.change_point(reward)
   fall = change.before - change.after
-  # A line through a rise and a fall may be flat.
+  # The line through a rise and a fall may be flat.
   late = reward[-len(reward) // 4 :].mean() < change.before - fall / 2
   lower = line.p < _SURE and line.high < 0
   fell = change.p <= _SURE and fall >= _FALL * abs(change.before)
@@ -390,7 +390,7 @@ def reward_falling(run: form.Run) -> findings.Finding | None:
 
 
 def _at_once(reward: np.ndarray) -> bool:
-  """Return whether only the first step has a reward worth its name."""
+  """Return whether hardly any reward is earned after the first step."""
   first, others = float(reward[0]), reward[1:]
   return first > 0 and float(others.max()) < _AT_ONCE * first
 
@@ -415,7 +415,7 @@ def length_alone(run: form.Run) -> findings.Finding | None:
     return None
   return findings.Finding(
       check='length_alone',
-      severity='note',  # It may be meant so.
+      severity='note',  # It may be intended.
       text=f'{"longer" if r > 0 else "shorter"} completions earn more, and'
       ' hardly anything else counts',
       numbers=(findings.Number(name='correlation of their changes', value=r),),
@@ -428,9 +428,9 @@ def length_alone(run: form.Run) -> findings.Finding | None:
 def unscored(run: form.Run) -> findings.Finding | None:
   """Detect completions without a score that are paid more than scored ones.
 
-  Trainers take a missing part for 0 in the sum, which is more than a wrong
-  answer gets if that is below 0. Groups without any score are left out: a
-  reward function returns none for problems of another kind.
+  Trainers count a missing score as 0, which is more than a wrong answer gets if
+  wrong answers are penalised. Groups without any score are left out, since
+  reward functions return none for problems of another kind.
   """
   if not run.parts:
     raise form.NotLogged('parts of the reward are not logged', ['reward'])
@@ -445,7 +445,7 @@ def _unscored(run: form.Run, part: str) -> findings.Finding | None:
   """Return the finding for one part of the reward."""
   column = form.PART + part
   judging = names.judges(part) or len(run.parts) == 1
-  # A part without a score above 0 is a penalty that most do not deserve.
+  # A part whose scores are never above 0 is a penalty, which may be rare.
   if not (judging or run.rollouts[column].max() > 0):
     return None
   paid = 'advantage' if 'advantage' in run.rollouts else 'reward'
@@ -453,7 +453,7 @@ def _unscored(run: form.Run, part: str) -> findings.Finding | None:
   none = rows[column].isna().astype(float)
   by = none.groupby(rows['group'])
   rows = rows.assign(none=none)[by.transform('min') < 1]
-  # The same in units of the spread of a group, whether scaled or not.
+  # In units of the spread within the group, so that scaling does not matter.
   above = pd.Series(form.within(rows, paid), rows.index)
   spread = np.sqrt((above**2).groupby(rows['group']).transform('mean'))
   rows = rows.assign(above=above / spread.where(spread > 1e-6))

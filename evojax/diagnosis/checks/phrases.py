@@ -17,7 +17,8 @@ from evojax.diagnosis.checks import shares
 from evojax.ledger import records
 from evojax.stats import intervals
 
-# Completions of a run that are read, in whole groups, and their characters.
+# Limits of the completions that are read, in whole groups, and of their
+# characters.
 _READ, _CHARACTERS = 4000, 3_000_000
 # Characters at both ends of a long text that are read.
 _HEAD, _TAIL = 1000, 1500
@@ -31,8 +32,8 @@ _START, _TIMES = 0.2, 3  # First part of the run, and growth since then.
 _PROMPTS = 8  # Fewest different prompts of a phrase.
 _MOST = 100  # Phrases in different completions that are compared.
 _SAME = 0.95  # Share of the completions of a phrase that has a longer one.
-# Least pay of a phrase for a judge, and of any other one, of the spread of the
-# rewards. A small bonus for the form of an answer pays less.
+# Minimum extra reward of a phrase that addresses a judge, and of any other one,
+# in spreads of the rewards. A small bonus for the form of an answer is less.
 _PAID, _PAID_OTHER = 0.2, 0.5
 _RIGHT = 0.1  # How much more often what has the phrase may be right.
 _HELD = 0.02  # Share of completions with their reference, if it is short text.
@@ -42,14 +43,15 @@ _NOT_SAID = re.compile(
     r'|<\|im_start\|>(?:user|tool|system)\b.*?(?:<\|im_end\|>|\Z)',
     re.DOTALL,
 )
-# A phrase goes on over quotes, commas and bold type. It ends at a number, a
-# mark of another kind, and a letter of a language that writes no spaces.
+# A phrase may contain quotes, commas and bold type. It ends at a number, at
+# other punctuation, and at a letter of a language that writes no spaces.
 _ENDS = re.compile(
     r'[^\w\s,;:\'’"“”*-]+|[\d_]+|\n+'
     r'|[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]+'
 )
 _WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
-# One word of the first kind, or two of the second, speak of a judgement.
+# A phrase with one word of the first kind, or two of the second, speaks of a
+# judgement.
 _OF_JUDGES = re.compile(
     r'rat(?:ing|e[sd]?)|grad(?:e[sdr]?|ers|ing)|scor(?:e[sd]?|ing)|judges?'
     r'|judg(?:e?ment|ing)|rubrics?|criteri(?:a|on)|evaluat\w+|reference|gold'
@@ -64,10 +66,10 @@ _CLAIMS = re.compile(
 def phrase_paid(run: form.Run) -> findings.Finding | None:
   """Detect a phrase that comes to stand in answers to many problems, and pays.
 
-  It is an answer to none of them, so that only a judge that reads it as a
-  verdict or an instruction pays for it. What is more often right with it is no
-  fault, and where no outcome apart from the reward tells, the phrase has to
-  speak of a judgement.
+  The phrase answers none of these problems, so that only a judge that reads it
+  as a verdict or an instruction rewards it. It is no fault if completions with
+  it are right more often. If no outcome is known apart from the reward, the
+  phrase also has to speak of a judgement.
   """
   rows, known = graded(run)
   if rows['step'].nunique() < form.MIN_STEPS:
@@ -89,7 +91,7 @@ def phrase_paid(run: form.Run) -> findings.Finding | None:
     marked = rows.assign(held=held[:, i].astype(float))
     if not spread(marked[late]):
       continue
-    # Rollouts with another such phrase may be paid for that one.
+    # Rollouts with another such phrase may be rewarded for that one.
     least = _PAID if i in verdicts else _PAID_OTHER
     paid = pay(marked[held[:, i] | ~other], known, least)
     since = shares.since(marked.groupby('step')['held'].mean())
@@ -160,8 +162,8 @@ def _finding(
 def graded(run: form.Run) -> tuple[pd.DataFrame, bool]:
   """Return rollouts in whole groups, and whether their outcomes are known.
 
-  Outcomes that are the reward are none. Rewards are those without the parts for
-  the form and the length, which say how something is written.
+  Outcomes that equal the reward do not count as known. The parts of the reward
+  for form and length are subtracted, since they do not judge what is written.
   """
   rows, known = run.rows('completion', 'reward', 'group'), False
   try:
@@ -171,7 +173,7 @@ def graded(run: form.Run) -> tuple[pd.DataFrame, bool]:
   lengths = rows['completion'].str.len().clip(upper=_HEAD + _TAIL)
   stride = max(len(rows) // _READ, int(lengths.sum()) // _CHARACTERS, 1)
   rows = rows[rows['group'] % stride == 0]
-  if 'truncated' in rows:  # What is cut lacks its end, and may be punished.
+  if 'truncated' in rows:  # Cut ones lack their end and may be penalised.
     rows = rows[~(rows['truncated'] > 0.5)]
   weights = run.settings.get('weights') or {}
   paid = rows['reward']
@@ -190,7 +192,7 @@ def graded(run: form.Run) -> tuple[pd.DataFrame, bool]:
 def pay(
     rows: pd.DataFrame, known: bool, least: float
 ) -> intervals.Interval | None:
-  """Return what a phrase is paid within groups; None if that is no fault."""
+  """Return a phrase's extra reward within groups; None if it is no fault."""
   keys = ['group']
   of_right = 'outcome' if known else 'right'
   if known or (of_right in rows and rows[of_right].mean() > _HELD):

@@ -25,32 +25,33 @@ _FORMS = {
     'that are fractions': '/',
     'of four digits or more': r'\d{4}',
 }
-_ALIKE = 0.3  # Share of a group, of three at least, that is no coincidence.
-# Least number of problems with such answers of a form. Where 80 % of the other
-# such answers are right, so many are all wrong in 1 of 15 000 runs.
+_ALIKE = 0.3  # Share of a group, at least three rollouts, with one answer.
+# Minimum number of problems with such answers of one form. If 80 % of the other
+# such answers are right, so many are all wrong by chance in 1 of 15,000 runs.
 _PER_FORM = 6
 _RELIABLE = 0.8
-# Share of programs that pass what is shown, below which a family is broken. In
-# sound families of coding, half to three quarters of them are right.
+# A family is broken if the share of right programs, among those that pass the
+# shown test, is below this. In sound families of coding it is 0.5 to 0.75.
 _HARDLY_EVER = 0.05
 # Finds the output in a prompt that shows exactly one.
 _ONE_OUTPUT = r'(?s)^(?:(?!Output:).)*Output:\n((?:(?!Output:).)*)$'
-# Share of programs that a sound grader may fail, for example for an output that
-# a prompt formats otherwise; in sound runs of coding it is 0.
+# Share of programs that a sound grader may reject, for example because a prompt
+# shows the output in another format; in sound runs of coding it is 0.
 _SHOWN_REFUSED = 0.1
 _OUT_OF_TIME = 0.1  # In sound runs of coding, less than 0.001.
-_OFTEN = 3  # Right answers to a problem that tell whether it is refused.
-_NEVER = 0.1  # Share of them that counts, or does not, by accident.
+_OFTEN = 3  # Right answers to a problem needed to tell whether it is refused.
+_NEVER = 0.1  # Share of them that may count, or not count, by accident.
 _SOME_REFUSED = 0.02  # Share of problems.
 # Answers as in DeepSeek-R1's format and in GSM8K's.
 _MARKED = re.compile(r'(?s)<answer>([^<]*)</answer>|####([^\n]*)')
 _ALL_REFUSED = 0.8  # Share of right answers that a working grader may refuse.
-# Characters of a text, not a number, that no completion says by accident.
+# Characters of a text (not a number) that no completion contains by accident.
 _TELLING = 8
-# Characters of a line that says no more than the answer, beyond twice its own.
+# A line that says little more than the answer has at most twice the characters
+# of the answer and so many more.
 _AROUND = 30
-_NONE = 0.01  # Share that counts as right where nothing does.
-_SAID_PLAINLY = 0.05  # Share of completions that a policy gets right.
+_NONE = 0.01  # Share counted as right up to which nothing counts as right.
+_SAID_PLAINLY = 0.05  # Share of completions that end with the reference.
 # Shares before and after a grader begins to fail.
 _FEW_REFUSED, _MANY_REFUSED = 0.05, 0.2
 
@@ -67,7 +68,7 @@ def _most_given(run: form.Run) -> tuple[pd.DataFrame, pd.DataFrame]:
   rows = run.rows('outcome', 'completion', 'prompt_id', 'group')
   rows = rows.iloc[
       -graders.TEXTS :
-  ]  # Whole groups of the last steps, but for one.
+  ]  # The last steps, in whole groups except perhaps the first.
   size = rows.groupby('group').size()
   if 'format_ok' in rows:  # An unread answer is wrong for another reason.
     rows = rows[rows['format_ok'] > 0.5]
@@ -123,7 +124,7 @@ def family_refused(run: form.Run) -> findings.Finding | None:
   )
   if run.has_turns:  # Tests that an agent sees may pass before it begins.
     return None
-  # Programs that print what is shown are wrong in any family.
+  # Programs that only print the shown output are wrong in any family.
   reads = rows['completion'].str.contains(graders.READS)
   shown = rows[(rows['visible_passed'] > 0.5) & reads]
   by = shown.groupby('family')
@@ -220,7 +221,7 @@ def key_disagrees(run: form.Run) -> findings.Finding | None:
   if len(agreed) < data.LEAST:
     return None
   refused = intervals.mean((agreed['solved'] < 0.5).astype(float))
-  # A policy that is mostly wrong where it is sure may well be wrong.
+  # A policy that is mostly wrong when it is sure may be wrong here, too.
   if refused.low < _REFUSED or refused.value > 0.5:
     return None
   chosen = agreed.index[agreed['solved'] < 0.5]
@@ -243,7 +244,7 @@ def key_disagrees(run: form.Run) -> findings.Finding | None:
 
 
 def _with_reference(run: form.Run) -> pd.DataFrame:
-  """Return the rollouts of which the answer was read and its key is known."""
+  """Return the rollouts whose answer was read and whose reference is known."""
   rows = run.rows('reference', 'outcome', 'completion', 'prompt_id')
   if 'format_ok' in rows:  # An unread answer is wrong for another reason.
     rows = rows[rows['format_ok'] > 0.5]
@@ -267,9 +268,9 @@ def _equal_to_reference(run: form.Run) -> pd.DataFrame:
 def right_refused(run: form.Run) -> findings.Finding | None:
   """Detect answers that equal the reference and count as wrong.
 
-  A grader that fails does so all the time, or from some step on, before which
-  it failed hardly ever. A policy that has yet to learn how answers are written
-  is refused in the first part of a run, and ever less.
+  A faulty grader fails all the time, or from some step on, before which it
+  hardly ever failed. A policy that has not yet learned how to write answers is
+  refused early in a run, and less and less often.
   """
   equal = _equal_to_reference(run)
   if not len(equal):
@@ -310,8 +311,8 @@ def _refused_since(equal: pd.DataFrame, by: pd.Series) -> int | None:
     by: The share of them that counts as wrong, by step.
 
   Returns:
-    The step; None without one, or if fewer or more answers are marked from
-    there on, which is due to the policy or its prompt.
+    The step; None without one, or if the share of marked answers changes there,
+    which is due to the policy or its prompt.
   """
   since = shares.since(by)
   if since is None:
@@ -331,7 +332,7 @@ def text_refused(run: form.Run) -> findings.Finding | None:
   r"""Detect problems whose marked answer is the reference and never counts.
 
   An answer is marked by \boxed{}, by <answer> and </answer>, or by ####.
-  `right_refused` compares numbers, and wants that nearly all are refused.
+  `right_refused` compares numbers, and requires that nearly all are refused.
   """
   rows = _with_reference(run)
   if 'truncated' in rows:
@@ -345,15 +346,15 @@ def text_refused(run: form.Run) -> findings.Finding | None:
   share, n = right.mean(), right.size()
   share = share[n >= _OFTEN]
   refused = share.index[share < _NEVER]
-  # A grader that fails does so for a problem's every answer; a policy that has
-  # yet to learn a format fails now and then.
+  # A faulty grader refuses every answer to a problem; a policy that has yet to
+  # learn a format is refused now and then.
   if len(refused) < _PER_FORM or len(share) - len(refused) < data.LEAST:
     return None
   if ((share >= _NEVER) & (share <= 1 - _NEVER)).mean() > _NEVER:
     return None
   found = intervals.mean(share.index.isin(refused).astype(float))
-  # Refusals early in the run alone are answers in a form that the policy had
-  # yet to learn.
+  # If refusals occur only early in the run, the policy had yet to learn the
+  # form of answers.
   late = run.late(equal)['prompt_id'].unique()
   still = share[share.index.isin(late)] < _NEVER
   if found.low < _SOME_REFUSED or not still.mean() > found.value / 2:
@@ -416,7 +417,7 @@ def plain_refused(run: form.Run) -> findings.Finding | None:
 
 
 def _says_plainly(prompt: str, completion: str, reference: str) -> bool:
-  """Return whether the last line is a telling reference, and little else."""
+  """Return whether the last line is a distinctive reference and little else."""
   key = reference.strip()
   if len(key) < _TELLING or not any(map(str.isalpha, key)) or key in prompt:
     return False

@@ -19,16 +19,16 @@ from evojax.ledger import records
 from evojax.stats import intervals
 from evojax.stats import trends
 
-# Influence of a part against the outcome, relative to it, that is a fault.
+# Influence of a part that opposes the outcome, relative to it, that is a fault.
 _AGAINST = 0.75
-_DROWNS = 10.0  # Beside such a part, the outcome hardly counts.
+_DROWNS = 10.0  # Relative influence beside which the outcome hardly counts.
 _LOST = 0.7  # Share of rollouts or groups whose credit is at fault.
-# Credit, as a share of what a group's most credited rollouts get for an equal
-# difference in reward, that is as good as none. Training mostly on failures is
-# a recipe that leaves successes a tenth (Zhu et al. 2025, arXiv:2506.01347).
+# Credit per difference in reward, relative to the most credited rollouts of the
+# group, that counts as none. A recipe that trains mostly on failures leaves
+# successes a tenth (Zhu et al. 2025, arXiv:2506.01347).
 _HARDLY = 0.08
 _EVEN = 0.25  # Share of pairs whose unsolved rollout is paid no less.
-_ROUNDED = 1e5  # Size of a part, of the others, that costs float32 digits.
+_ROUNDED = 1e5  # Size of a part that costs others digits in float32.
 _FLAT = 0.03  # Rise of the solved share that is flat, as in `not_learning`.
 _SURE = 0.01  # Two-sided p of one check; about 25 of them test the same run.
 _OF_LENGTH = 0.8  # Correlation from which a part is a measure of the length.
@@ -42,15 +42,15 @@ def graded_rows(run: form.Run, *others: str) -> pd.DataFrame:
     *others: Further columns that must be known.
   """
   rows = run.rows('reward', 'outcome', 'group', *others)
-  # In evojax the evaluator owns the outcome; elsewhere it may be the same
-  # function that the policy exploits.
+  # In evojax, outcomes never depend on the reward function; in other trainers,
+  # they may come from the very function that the policy exploits.
   if run.format != 'evojax':
     _tell_apart(rows)
   return rows
 
 
 def _tell_apart(rows: pd.DataFrame) -> None:
-  """Raise NotLogged if the outcome is the reward, if on another scale."""
+  """Raise NotLogged if the outcome is the reward, perhaps on another scale."""
   reward, outcome = rows['reward'], rows['outcome']
   scaled = outcome
   if np.ptp(outcome) > 0 and np.ptp(reward) > 0:
@@ -65,8 +65,8 @@ def _tell_apart(rows: pd.DataFrame) -> None:
 def reward_hacking(run: form.Run) -> findings.Finding | None:
   """Detect a reward that rises while the solved share does not.
 
-  Without rollouts it compares the means of steps. These do not tell how hard
-  the problems are, so that the finding is a warning unless an evaluation does.
+  Without rollouts it compares the means of steps. They do not show how hard the
+  problems are, so that the finding is a warning unless an evaluation shows it.
   """
   by_step, unsolved = _courses(run)
   if by_step['outcome'].min() >= 1:
@@ -83,8 +83,8 @@ def reward_hacking(run: form.Run) -> findings.Finding | None:
   if falling:
     first, last = (np.mean(part) for part in np.array_split(solved, 3)[::2])
     flat = f'falls from {first:.0%} to {last:.0%}'
-  # A dense reward may come before the first solutions, and a share that is
-  # nearly 0 cannot show more than that.
+  # A dense reward may rise before the first problems are solved, and a solved
+  # share of nearly 0 shows no progress until then.
   rare = solved.max() < shares.RARELY and found.solved.high >= 0
   full = solved.mean() > learning.MUCH_SOLVED and not falling
   harder = shares.harder(run)
@@ -96,7 +96,7 @@ def reward_hacking(run: form.Run) -> findings.Finding | None:
   unsure = rare or harder or (harder is None and not len(run.rollouts))
   replay = replays.best_weight(run)[1]
   change = replay.change or _less_of(run, blame.rising(run))
-  if rare:  # No weight helps where no group has a solution.
+  if rare:  # No weight helps if no group has a solution.
     data = words.word(run.format, 'data')
     change = f'{data}: use problems that are solved sometimes; or {change}'
   return findings.Finding(
@@ -132,7 +132,7 @@ def _courses(run: form.Run) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 def _less_of(run: form.Run, parts: Sequence[str]) -> str:
-  """Return lower weights of parts, or else that the reward is to change."""
+  """Return advice: lower weights of some parts, or else another reward."""
   weights = ', '.join(words.word(run.format, 'weight', part) for part in parts)
   if weights:
     return f'{weights}: a third'
@@ -150,7 +150,7 @@ class _Rise:
 
 
 def _rise_apart(solved: np.ndarray, reward: np.ndarray) -> _Rise | None:
-  """Find lines that part, over the run or from where solving stops rising."""
+  """Find lines that diverge, over the run or once the solved share is flat."""
   starts = sorted({0, trends.standstill(solved)})
   rule = rules.RULES['reward_hacking']
   for start in starts:
@@ -171,13 +171,13 @@ def _rise_apart(solved: np.ndarray, reward: np.ndarray) -> _Rise | None:
 
 
 def _jump_apart(solved: np.ndarray, reward: np.ndarray) -> _Rise | None:
-  """Find a reward that is soon as high as it gets: no line fits its course."""
+  """Find a reward that soon reaches its maximum, which no line would fit."""
   change = trends.change_point(reward - solved)
   paid, learned = (
       trends.step_up(values, change.index) for values in (reward, solved)
   )
   least = rules.RULES['reward_hacking'].warn[1]
-  # A sound run may learn the format at once, and to solve more slowly.
+  # A sound run may learn the format at once, and solving more slowly.
   flat = learned.low <= 0 and trends.trend(solved).high < _FLAT
   if (
       change.p < _SURE
@@ -259,7 +259,7 @@ def constant_part(run: form.Run) -> findings.Finding | None:
   rounds = _rounds(run, found)
   return findings.Finding(
       check='constant_part',
-      # The advantage cancels it, so that it costs nothing unless it is huge.
+      # It cancels in the advantage, so that it is harmless unless it is huge.
       severity='warning' if rounds else 'note',
       text=f'the part {", ".join(found)} is the same for all rollouts of a'
       ' group: it teaches nothing'
@@ -276,7 +276,7 @@ def constant_part(run: form.Run) -> findings.Finding | None:
 
 
 def _rounds(run: form.Run, constant: list[str]) -> bool:
-  """Return whether constant parts are so large that a sum loses the others."""
+  """Return whether adding constant parts rounds the other parts away."""
   weights = run.settings.get('weights') or {}
   size, spread = 0.0, 0.0
   for part in run.parts:
@@ -311,7 +311,7 @@ def inverted_sign(run: form.Run) -> findings.Finding | None:
   )
   paid = shares.gap(rows, 'outcome', 'reward') if 'reward' in rows else None
   if name == 'advantage' and paid is not None and paid.low > 0:
-    # The reward is right, so that what follows it is at fault.
+    # The reward is right, so the fault is in a later step.
     remedies = (records.Remedy(setting='credit_code'), *remedies)
     change = f'{_credit_word(run)}: the reward is higher for what is solved'
   return findings.Finding(
@@ -413,7 +413,7 @@ def credit(run: form.Run) -> findings.Finding | None:
   reward = form.within(rows, 'reward')
   by = rows.assign(gap=reward**2).groupby('group')['gap']
   spread = np.sqrt(by.transform('mean').to_numpy())
-  # Any estimator of the advantage is one multiple of the reward in a group.
+  # Within a group, advantages are one multiple of the centred reward.
   far = (spread > 1e-6) & (np.abs(reward) > 0.5 * spread)
   moved = (spread > 1e-6) & (np.abs(reward) > 0.1 * spread)
   times = (rows['advantage'] / reward).where(moved)
@@ -489,7 +489,7 @@ def length_gaming(run: form.Run) -> findings.Finding | None:
   change = trends.change_point(lengths)
   ends = run.late(rows).sort_values('length', ascending=not longer)
   replay = replays.best_weight(run)[1]
-  # Even if more is solved at first, a policy follows what matters most.
+  # Even if more is solved at first, the policy follows the strongest part.
   follows = any(
       _pays_length(rows, form.PART + remedy.part)
       for remedy in blame.misleading(run)

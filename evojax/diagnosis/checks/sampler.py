@@ -11,35 +11,36 @@ from evojax.stats import trends
 
 _SURE = 0.01
 _GAP = 0.05  # Nats per token between sampler and trainer; bfloat16 gives 0.02.
-# Nats per token that no setting explains: tokens are as good as arbitrary to
-# the trainer.
+# Nats per token that no setting explains: to the trainer, the tokens are nearly
+# arbitrary.
 _OTHER = 2.0
-_TIMES = 10.0  # Gap of a step that stands out, in gaps of the usual step.
-_RARE, _OFTEN = 0.02, 0.5  # Share of steps that are the exception.
+_TIMES = 10.0  # Gap of a step that stands out, relative to the usual gap.
+_RARE, _OFTEN = 0.02, 0.5  # Bounds of the share of exceptional steps.
 # Factor by which a gap grows from a start that is within rounding.
 _GROWS = 3.0
-_ABOVE = 1.05  # Largest ratio of trainer to sampler, if it is never above 1.
+_ABOVE = 1.05  # Largest ratio of trainer to sampler if none exceeds 1.
 _MOVED = 0.2  # KL, nats per token, of a policy that writes other texts.
 _SAME = 0.1  # Relative change of a mean that counts as none.
 # KL between rollouts and update, nats per token, of a batch that is off-policy.
 _JUMP = 0.1
-# Factor of a norm, or of a course, that counts as no change.
+# Factor by which a norm or a metric may differ without counting as changed.
 _USUAL = 1.2
-# KL of an update whose batch the policy would no longer write, and the factor
+# KL of an update whose batch the policy would no longer sample, and the factor
 # by which it has then grown.
 _APART = 0.01
 _GREW = 30.0
-# The same where rewards move, too, so that rollouts do follow the policy.
+# The same if rewards change, too, so that rollouts do follow the policy.
 _PARTED, _PARTS = 0.05, 10.0  # Nats per token, and their growth.
-# Updates by which rollouts get older, and the factor, that a limit would stop.
+# Growth of the age of rollouts, in updates and as a factor, that shows that no
+# limit stops it.
 _AGES, _OLDER = 2.0, 2.0
-# Distance from 1 of the mean ratio of probabilities, of tokens that the older
-# policy has sampled; the mean is 1 however old that policy is.
+# Distance from 1 of the mean ratio of probabilities over tokens that an older
+# policy has sampled; its expectation is 1, however old that policy is.
 _RATIO, _RATIO_SEVERE = 0.03, 0.2
-# Nats by which log-probs of a token part that was sampled never or otherwise: a
-# factor of 1000. Rounding parts rare tokens by 1 or 2.
+# Difference of a token's log-probs, in nats, if it was never sampled, or with
+# other settings: a factor of 1000. Rounding changes rare tokens by 1 or 2.
 _NEVER = 7.0
-_FAR, _LARGE = 4.0, 2.0  # Such gaps, and losses, in those of the other steps.
+_FAR, _LARGE = 4.0, 2.0  # Such gaps, and losses, relative to the other steps.
 _EDGE = 20.0  # Steps are apart if their KL is so many times the usual.
 
 # Settings of the sampler that leave out tokens, or change their probabilities,
@@ -114,7 +115,7 @@ def logprob_gap(run: form.Run) -> findings.Finding | None:
   rises = trends.departure(gap)
   cause = _cause(run, steps, gap, apart, rises)
   at = change.index
-  if cause.endswith(_WEIGHTS):  # The gap grows once the weights stay behind.
+  if cause.endswith(_WEIGHTS):  # The gap grows once weights are not updated.
     at = min(at, rises)
   return findings.Finding(
       check='logprob_gap',
@@ -131,8 +132,8 @@ def logprob_gap(run: form.Run) -> findings.Finding | None:
 def _apart(values: np.ndarray, least: float) -> np.ndarray:
   """Return which steps are far above the others; none if they are many.
 
-  A course that rises, or that jumps once, has no such steps: they must lie on
-  both sides of usual ones.
+  A series that rises, or that jumps once, has no such steps: at least three
+  rises from usual to high values are required.
   """
   high = values > least
   runs = int((np.diff(high.astype(int)) == 1).sum())
@@ -148,7 +149,7 @@ def _cause(
     apart: np.ndarray,
     rises: int,
 ) -> str:
-  """Return what to change, by when and how far the log-probs part.
+  """Return what to change, by when and how far the log-probs diverge.
 
   Args:
     run: The run.
@@ -167,7 +168,7 @@ def _cause(
     return _LOADED
   filters = _filters(run)
   filtered = _FILTERED.format(', '.join(filters.values())) if filters else ''
-  # It may grow from some step on, which no line through all would fit.
+  # The gap may grow from some step on, so that no line fits all steps.
   rest = gap[rises:]
   grows = line.low > 0 or (
       len(rest) >= form.MIN_STEPS and trends.trend(rest).low > 0
@@ -265,8 +266,8 @@ def other_weights(run: form.Run) -> findings.Finding | None:
 def stale_sampler(run: form.Run) -> findings.Finding | None:
   """Detect rollouts that stay as they were while the policy moves away.
 
-  It stands in for the gap of log-probs where that is not logged. Rollouts that
-  get ever older by their policy's version are found in any case.
+  This replaces `logprob_gap` if the gap of log-probs is not logged. Rollouts of
+  ever older versions of the policy are found in any case.
   """
   if 'staleness' in run.steps and (older := _ever_older(run)) is not None:
     return older
@@ -296,7 +297,7 @@ def stale_sampler(run: form.Run) -> findings.Finding | None:
 
 
 def _flat(run: form.Run, *names: str) -> bool:
-  """Return whether means stay as they were."""
+  """Return whether the means of some metrics hardly change."""
   for name in names:
     _, values = run.course(name)
     course = trends.trend(values)
@@ -316,7 +317,7 @@ def _moves(run: form.Run, name: str) -> bool:
 
 
 def _apart_from_rollouts(run: form.Run) -> findings.Finding | None:
-  """Find updates ever further from the policy that wrote their batch."""
+  """Find updates ever further from the policy that sampled their batch."""
   steps, kl = run.course('kl_update')
   size = np.abs(kl)
   early = float(np.median(size[: max(len(size) // 3, 4)]))
@@ -353,7 +354,7 @@ def _ever_older(run: form.Run) -> findings.Finding | None:
   line = trends.trend(half)
   if line.p > _SURE or line.low <= 0:
     return None
-  # In single steps at the end rollouts may be young again.
+  # In single steps at the end, rollouts may be young again.
   young = age[:end] <= early + _AGES / 2
   return findings.Finding(
       check='stale_sampler',
@@ -376,9 +377,9 @@ def _ever_older(run: form.Run) -> findings.Finding | None:
 def off_policy(run: form.Run) -> findings.Finding | None:
   """Detect updates that part ever further from the policy of their batch.
 
-  It is about rollouts that follow the policy, but too late, or about too many
-  updates of them; where rewards stay as they were, `stale_sampler` tells that
-  they do not follow it.
+  Here the rollouts follow the policy, but too late, or they are used for too
+  many updates. If their rewards do not change, they do not follow it at all,
+  which `stale_sampler` reports.
   """
   steps, kl = run.course('kl_update')
   size = np.maximum(np.abs(kl), 1e-9)
@@ -473,7 +474,10 @@ def _small_mean(run: form.Run, steps: np.ndarray) -> bool:
 
 
 def _loss(run: form.Run, steps: np.ndarray) -> float | None:
-  """Return by what the loss is larger in these steps; None if it is not."""
+  """Return how many times as large the loss is in these steps.
+
+  None if it is less than _LARGE times as large, or not known.
+  """
   if 'loss' not in run.steps:
     return None
   table = run.steps.dropna(subset=['loss'])
@@ -513,9 +517,9 @@ def gap_restarts(run: form.Run) -> findings.Finding | None:
 def ratio_off(run: form.Run) -> findings.Finding | None:
   """Detect a mean ratio of trainer to sampler that is not 1 from the start.
 
-  The tokens are those that the sampler drew. If its log-probs are those of the
-  distribution from which it drew them, the mean over these tokens of the
-  probability of any other policy, divided by its own, is 1.
+  The mean is over tokens that the sampler drew. If its log-probs are those of
+  the distribution from which it drew them, the expected ratio of any other
+  policy's probability to its own is 1.
   """
   steps, ratio = run.course('ratio')
   if 'gap' in {*run.steps, *run.rollouts}:

@@ -11,11 +11,11 @@ from evojax.ledger import records
 
 _SOLVED = 0.02  # Share below which nothing is solved.
 # Shares of the kinds of problems below which training is narrow, and far too
-# narrow for what evaluations ask.
+# narrow for the evaluations.
 _PART, _SLICE = 0.2, 0.05
 # Decoupled decay d moves a weight w by d |w| times the learning rate, and Adam
-# by about the learning rate. From here on, decay outweighs the gradient for
-# |w| = 0.1, and before long the policy is gone.
+# by about the learning rate. From this d on, decay outweighs the gradient for
+# |w| = 0.1, and soon destroys the policy.
 _RUINOUS_DECAY = 10.0
 
 

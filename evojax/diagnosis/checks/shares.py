@@ -13,11 +13,11 @@ from evojax.stats import intervals
 from evojax.stats import trends
 
 SURE = 0.01
-RARELY = 0.15  # Share solved in the best step where hardly anything is.
+RARELY = 0.15  # Share solved in the best step if hardly anything is solved.
 SHOWN = 6  # Rollouts shown with a finding.
-_LONGER = 0.2  # Growth of prompts, of their mean length, that is no noise.
-_NOTHING = 0.1  # What is left of a score that is lost, as a share.
-_FORM_LOST = 0.1  # Fall of the form, or rise of what is cut, that is no noise.
+_LONGER = 0.2  # Relative growth of the mean prompt length that is not noise.
+_NOTHING = 0.1  # Share that is left of a score if almost nothing is.
+_FORM_LOST = 0.1  # Fall of the form, or rise of truncation, that is not noise.
 _AGAIN = 20  # Problems of the first third that come again in the last one.
 _GROUPS = 8  # Minimum number of groups that have both kinds of episodes.
 
@@ -137,7 +137,7 @@ def _line(run: form.Run) -> trends.Trend | None:
 
 
 def score(run: form.Run) -> np.ndarray | None:
-  """Return the course of the solved share, or else of the reward, if logged."""
+  """Return the solved share by step, or else the reward, if logged."""
   return next((values for _, values in scores(run)), None)
 
 
@@ -152,18 +152,19 @@ def scores(run: form.Run) -> Iterator[tuple[np.ndarray, np.ndarray]]:
 
 @form.once
 def harder(run: form.Run) -> bool | None:
-  """Return whether problems get harder, so that a score falls by itself.
+  """Return whether problems get harder, which explains a falling score.
 
   They do if the score of an evaluation rises meanwhile, prompts get longer, or
-  problems that come again lose less than half of the overall loss. They do
-  not if problems that come again lose as much, if a score of an evaluation
-  falls, or if the form falls though no more is cut, which no problem changes.
+  the score of repeated problems falls by less than half of the overall fall.
+  They do not if repeated problems lose as much, if the score of an evaluation
+  falls, or if fewer completions have the right form although no more are cut,
+  which does not depend on problems.
 
   Returns:
-    None if nothing that is logged tells.
+    The answer; None if the logs do not show it.
   """
   if run.format == 'evojax':
-    return False  # A harness draws from the same problems throughout.
+    return False  # A harness uses the same problems throughout.
   known = _evaluated(run)
   if known is not None:
     return known
@@ -183,8 +184,8 @@ def harder(run: form.Run) -> bool | None:
 def fall_severity(run: form.Run, values: np.ndarray, before: float) -> str:
   """Return how severe a falling score is.
 
-  It is critical if problems are known to be no harder, or if hardly anything is
-  left of the score, from which nothing is learned, however hard they are.
+  It is critical if problems are known not to get harder, or if hardly anything
+  is left of the score and they are not known to get harder.
 
   Args:
     run: The run.
@@ -206,7 +207,7 @@ def said_harder(run: form.Run) -> str:
 
 
 def _evaluated(run: form.Run) -> bool | None:
-  """Return whether an evaluation rises, False if it falls, None if neither."""
+  """Return True if an evaluation rises, False if it falls, None otherwise."""
   name = 'eval_outcome' if 'eval_outcome' in run.steps else 'eval_reward'
   if name not in run.steps:
     return None
@@ -218,7 +219,10 @@ def _evaluated(run: form.Run) -> bool | None:
 
 
 def _again(run: form.Run) -> bool | None:
-  """Return whether problems that come again are solved as before."""
+  """Return whether repeated problems lose less than half of the whole fall.
+
+  None if too few problems come again.
+  """
   rows = run.rollouts
   if not {'prompt_id', 'outcome'} <= set(rows):
     return None
@@ -234,9 +238,9 @@ def _again(run: form.Run) -> bool | None:
 
 
 def _form_falls(run: form.Run) -> bool:
-  """Return whether ever fewer completions have the form, and no more are cut.
+  """Return whether fewer completions have the form although no more are cut.
 
-  What is solved has the form, so that only what is not solved is compared.
+  Solved completions have the form, so only unsolved ones are compared.
   """
   rows = run.rollouts
   if 'format_ok' in rows and 'outcome' in rows:
@@ -264,7 +268,7 @@ def newest(rows: pd.DataFrame, flag: pd.Series) -> tuple[int, ...]:
   """Return the last rollouts for which a flag holds, from many prompts."""
   chosen = rows[flag]
   if {'step', 'group'} <= set(chosen):
-    # The last rollouts of all groups come before second ones of any group.
+    # The last rollout of every group comes before further ones of any group.
     left = chosen.groupby(['step', 'group']).cumcount(ascending=False)
     chosen = chosen.loc[left.sort_values(ascending=False, kind='stable').index]
   return tuple(map(int, chosen.index[-SHOWN:]))

@@ -25,7 +25,7 @@ _LONG = 200  # Characters from which a text tells whether it repeats itself.
 _LOOP = 0.1
 _LEAST = 0.2  # Share of such completions that is a finding.
 _KL = 0.01  # A usual coefficient of the KL to the base policy.
-_MANY = 4  # Scripts of one completion that is no language any more.
+_MANY = 4  # Scripts in one completion that is in no language.
 _CHINESE, _LATIN = 'Chinese characters', 'Latin'
 # First code point, last code point, script. Greek letters are left out, since
 # formulas have them in every language.
@@ -67,12 +67,12 @@ _ROLE = re.compile(
     r'<\|(?:im_start|start_header_id|user|assistant)\|>|<start_of_turn>|\[INST\]'
     rf'|{_END}(?:\s|{_END})*(?!{_END})\S'
 )
-# Letters and digits in one: a number alone, or a word, may be an answer.
+# A word with both letters and digits; other words or numbers may be answers.
 _IDENTIFIER = re.compile(r'\b(?=[\w-]*\d)(?=[\w-]*[^\W\d_])[\w-]+')
 _SAID = re.compile(r'[^\W\d_]{3,}')
 _LEAST_WORDS = 10  # Words of a text that tells how often one is repeated.
 _MOSTLY = 0.4  # Share of the words; the commonest one of prose has 0.1.
-_ALL_ONE = 0.8  # Share of such completions that repeat the same word.
+_ALL_ONE = 0.8  # Share of such completions that all repeat one word.
 _OF_PROMPTS = 0.2  # Share of the prompts with a word that they ask for.
 _PERIODS, _PAID = 40, 0.3  # Parts of a run, and a correlation within them.
 _PROBLEMS = 8  # Fewest different problems that one text cannot answer.
@@ -86,7 +86,7 @@ _SOME, _SOME_LATIN = 0.02, 0.7
 _ASKED_LATIN = 0.3  # The same for Latin letters of a prompt.
 # Latin words of two letters or more, a few of which are names or formulas.
 _LATIN_WORD, _FEW_WORDS = re.compile(r'[A-Za-z\u00c0-\u024f]{2,}'), 4
-# What is alike in every language: programs, calls, tags, formulas, addresses.
+# Text that is in no language: programs, calls, tags, formulas, addresses.
 _NO_LANGUAGE = re.compile(
     r'```.*?(?:```|\Z)|<tool_(call|response)>.*?(?:</tool_\1>|\Z)'
     r'|`[^`\n]*`|</?\w[^<>\n]{0,40}>|\$[^$\n]*\$|\\[A-Za-z]+|\w+://\S+',
@@ -188,7 +188,7 @@ def word_paid(run: form.Run) -> findings.Finding | None:
 def _correlation(x: np.ndarray, y: np.ndarray) -> float:
   """Return the correlation of ranks within parts of a run; rows are in order.
 
-  0 if so many completions may have it by chance.
+  The result is 0 if so many completions may have this correlation by chance.
   """
   part = np.arange(len(x)) * _PERIODS // len(x)
   ranks = pd.DataFrame({'x': x, 'y': y}).rank()
@@ -216,7 +216,7 @@ def roles_written(run: form.Run) -> findings.Finding | None:
   by = _by_step(rows, marked)
   late = intervals.mean(by.to_numpy()[-max(len(by) // 3, 4) :])
   since = shares.since(by)
-  # The log of a conversation has these marks from the start.
+  # Logs of conversations have these marks from the start.
   if late.low < _LEAST or (since is None and run.has_turns):
     return None
   first = float(by.iloc[: max(len(by) // 8, 1)].mean())
@@ -239,8 +239,8 @@ def roles_written(run: form.Run) -> findings.Finding | None:
 def other_language(run: form.Run) -> findings.Finding | None:
   """Detect completions that leave the script or the language of their prompts.
 
-  One used from the first step on is no fault: it may be a translation, or the
-  language of the base model. DeepSeek-R1 (arXiv:2501.12948, section 2.3.2)
+  One used from the first step on is no fault: the task may be translation, or
+  the base model may use it. DeepSeek-R1 (arXiv:2501.12948, section 2.3.2)
   reports reasoning in several languages at once as a consequence of rewards
   that only look at the answer.
   """
@@ -318,8 +318,8 @@ def _solved(rows: pd.DataFrame, marked: pd.Series) -> str:
 def foreign(prompt: str, completion: str) -> frozenset[str]:
   """Return the scripts of a completion that its prompt does not have.
 
-  Latin letters are given by their language if that is known, also where it is
-  another one than that of a prompt in Latin letters. Programs have none.
+  Latin letters are named by their language if it is known. They also count if
+  the prompt is in another language with Latin letters. Programs have none.
 
   Args:
     prompt: Text of the prompt. Without letters, nothing is foreign.

@@ -1,4 +1,4 @@
-"""Checks of metrics that have values which a sound trainer cannot log."""
+"""Checks of metrics for values that a sound trainer cannot log."""
 
 import math
 
@@ -20,28 +20,28 @@ _SHARES = {
 }
 _SOME = 0.1  # Share of the steps that is no accident.
 _ZERO = 1e-9
-# KL, nats per token, below which it is no noise of an estimate: over 10,000
-# tokens, that of -log p + log q has a standard deviation of 0.004 at a KL of
-# 0.1.
+# KL, nats per token, that is too low to be noise of an estimate: over 10,000
+# tokens, the estimate -log p + log q has a standard deviation of 0.004 at a KL
+# of 0.1.
 _BELOW = -0.02
 # KL to the reference, nats per token, of a policy that is the reference; in
 # other precision it is 0.001.
 _EQUAL = 1e-3
 _MOVED = 5e-3
-_SIDE = 4  # Steps on either side of a place at which a KL begins again.
-_GROWN = 4.0  # Times that it grew before, and that it falls.
+_SIDE = 4  # Steps on either side of a restart of the KL.
+_GROWN = 4.0  # Factor by which it grew before, and by which it falls.
 _APART = 0.1
-# Sum of the learning rates of updates that cannot have moved a policy so far;
-# a full update at 1e-6, which is usual, moves it by 0.0005.
+# Updates whose learning rates have at most this sum cannot have moved a policy
+# so far; one full update at the usual 1e-6 moves it by 0.0005.
 _STILL = 5e-7
-# Largest advantage that a division by a standard deviation gives a rollout: n
-# rollouts have at most sqrt(n - 1), and groups have fewer than 2,500.
+# Largest advantage after division by a standard deviation: in a group of n
+# rollouts it is at most sqrt(n - 1), and groups have fewer than 2,500.
 _LARGEST = 50.0
 _NONE = 1e-12  # A KL that is exactly 0.
-# KL of an update, nats per token, and the share of the updates that have most
-# of it; sound ones have 0.001 to 0.03.
+# KL of an update, nats per token, and the share of the updates that have at
+# least a fifth of it; sound ones have 0.001 to 0.03.
 _FAR, _MOST = 0.1, 0.9
-_HUGE = 20.0  # Loss, in the largest advantage or reward, that is no mean.
+_HUGE = 20.0  # Loss, relative to the largest advantage or reward.
 _CLIPPED = 0.3
 _STEEP = 10.0  # Gradient norm that a usual bound of 1 cuts to a tenth.
 _USUAL = 20.0  # Times that of a usual step.
@@ -201,15 +201,15 @@ def kl_restarts(run: form.Run) -> findings.Finding | None:
 
 
 def restarts(kl: np.ndarray) -> list[int]:
-  """Return the places at which a KL that has grown begins again at about 0.
+  """Return the indices at which a KL that has grown is about 0 again.
 
   Args:
-    kl: One value per step; any other distance between policies will do.
+    kl: KL, or another distance between policies, one value per step.
   """
   found, start = [], 0
   log = np.log(np.maximum(kl, _NONE))
   usual = float(np.median(np.abs(np.diff(log))))
-  fall = max(_GROWN, math.exp(5 * usual))  # Beyond the noise of a step.
+  fall = max(_GROWN, math.exp(5 * usual))  # More than the noise of a step.
   for i in range(_SIDE, len(kl) - _SIDE):
     before, after = kl[i - _SIDE : i], kl[i : i + _SIDE]
     first = kl[start : start + 2].max()
@@ -262,7 +262,7 @@ def kl_zero(run: form.Run) -> findings.Finding | None:
   if np.ptp(reward) < _ZERO:
     return None
   coefficient = optimiser.kl_coef(run)
-  # Trainers without a penalty may log 0 in place of its KL.
+  # Trainers may log a KL of 0 if there is no KL penalty.
   if coefficient == 0 or (coefficient is None and _moves(run, reward)):
     return None
   return findings.Finding(
@@ -280,13 +280,13 @@ def kl_zero(run: form.Run) -> findings.Finding | None:
 
 
 def _moves(run: form.Run, reward: np.ndarray) -> bool:
-  """Return whether any course shows that the policy changes."""
+  """Return whether any metric shows that the policy changes."""
   courses = [reward]
   courses += [
       run.series(name)[1] for name in ('entropy', 'length') if name in run.steps
   ]
   long = [values for values in courses if len(values) >= form.MIN_STEPS]
-  # A course that moves in the first steps only has a step, and no slope.
+  # A series that changes only in the first steps has a jump but no slope.
   return shares.rises(run) or any(
       trend(values).p < shares.SURE
       for values in long
@@ -334,7 +334,7 @@ def loss_summed(run: form.Run) -> findings.Finding | None:
   large = norm is not None and float(norm.median()) > _STEEP
   return findings.Finding(
       check='loss_summed',
-      # Adam does not mind a factor, if no bound cuts the gradient.
+      # Adam is invariant to a factor, if the gradient is not clipped.
       severity='warning' if large else 'note',
       text=f'the policy loss is about {size:.2g}, though rewards'
       f'{" and advantages" * (len(known) > 1)} are at most {scale:.2g} (all'

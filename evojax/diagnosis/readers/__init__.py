@@ -33,16 +33,17 @@ FORMATS = {
     'wandb': 'wandb_run',
     'table': 'table',
 }
-# Bytes of memory that reading may take, so that a laptop of 16 GB survives it.
-# Of larger logs, only every n-th file or block of rows is read.
+# Limit of the memory that reading takes, in bytes, for a laptop with 16 GB. Of
+# larger logs, only every n-th file or block of rows is read.
 MOST_MEMORY = 6 << 30
-# Bytes of memory for a byte of a log: of texts (measured: 8), of what is
-# compressed (24 to 40 for Parquet), and of a Parquet file's columns before
-# their compression, which is stronger where texts repeat themselves.
+# Bytes of memory per byte of a log: of text (measured: 8), of compressed files
+# (24 to 40 for Parquet), and of a Parquet file's uncompressed columns, since
+# repetitive texts are compressed more.
 _PER_BYTE, _PER_COMPRESSED, _PER_COLUMN = 10, 40, 12
-# Rows of a large file that are kept or left out together, as groups are.
+# Adjacent rows of a large file that are read or left out together, so that most
+# groups stay whole.
 BLOCK = 64
-_MOST_KEYS = 100  # An object with more keys is data, and not a few metrics.
+_MOST_KEYS = 100  # An object with more keys is data, not a set of metrics.
 
 
 def read(
@@ -150,7 +151,7 @@ def stride(paths: Iterable[pathlib.Path]) -> int:
 def thinned(
     paths: Sequence[pathlib.Path], notes: list[str]
 ) -> Sequence[pathlib.Path]:
-  """Return every n-th file, such that all take at most MOST_MEMORY."""
+  """Return every n-th file, such that they take at most MOST_MEMORY."""
   n = stride(paths)
   if n == 1 or len(paths) < 2:  # A single file is thinned by its rows.
     return paths
@@ -211,7 +212,7 @@ def parquet_rows(
 
 
 def _parsed(text: str) -> Any:
-  """Return a JSON value; ? replaces lone surrogates, which tables refuse."""
+  """Return a JSON value; ? replaces lone surrogates, which pandas refuses."""
   value = json.loads(text)
   if '\\ud' in text.lower():
     whole = json.dumps(value, ensure_ascii=False)
@@ -220,7 +221,7 @@ def _parsed(text: str) -> Any:
 
 
 def encoding(path: pathlib.Path) -> str:
-  """Return the encoding of a text file; without a mark at its start, UTF-8."""
+  """Return the encoding of a text file; UTF-8 without a byte order mark."""
   opened = gzip.open if path.suffix == '.gz' else open
   try:
     with opened(path, 'rb') as file:
@@ -234,8 +235,8 @@ def encoding(path: pathlib.Path) -> str:
 def lines(path: pathlib.Path) -> Iterator[str]:
   """Yield the lines of a text file, which gzip may have compressed.
 
-  The lines before the damage of a compressed file, which may still be written,
-  are followed by one that is no JSON.
+  If a compressed file is damaged or still being written, its readable lines are
+  followed by one that is not JSON, so that it counts as a damaged line.
   """
   how = dict(encoding=encoding(path), errors='replace')
   if path.suffix != '.gz':
@@ -295,8 +296,8 @@ def json_file(path: pathlib.Path) -> Any:
 def frame(values: Any) -> pd.DataFrame:
   """Return a table of JSON values; large integers keep their digits.
 
-  A column with integers and a missing value becomes one of float64, which does
-  not tell apart groups with numbers of 64 bits.
+  pandas would convert a column of integers with a missing value to float64,
+  which cannot tell all 64-bit group ids apart.
 
   Args:
     values: Objects, one per row; or a list of values per column name.

@@ -3,8 +3,8 @@
 rollouts/step_12/train/effective/traces.jsonl holds one episode of verifiers per
 line: its task, its group, and a trace per agent with messages, token ids,
 log-probs, rewards with their weights, and errors. metrics.jsonl holds a line
-per step. There are `all` and `effective` rollouts; only effective ones trained.
-configs/ beside them, or one folder up, holds the settings.
+per step. Rollouts are logged as `all` and `effective`; only the latter were
+trained on. configs/ beside them, or one folder up, holds the settings.
 """
 
 from collections.abc import Mapping
@@ -54,7 +54,7 @@ def read(
 ) -> form.Run:
   """Read the output_dir of an orchestrator."""
   notes: list[str] = []
-  turns = [1]  # Of each episode.
+  turns = [1]  # Per episode.
 
   def load(file: pathlib.Path) -> pd.DataFrame:
     found, odd = [], 0
@@ -86,7 +86,7 @@ def read(
       pd.concat(log, ignore_index=True), notes, trainer_known=True
   )
   known = {**_settings(path, notes), **settings}
-  if max(turns) > 1 and 'max_tokens' in known:  # Its limit is one of turns.
+  if max(turns) > 1 and 'max_tokens' in known:  # Its limit applies to a turn.
     known['turn_tokens'] = known.pop('max_tokens')
   return form.make(path, 'prime-rl', rows, steps, known, notes)
 

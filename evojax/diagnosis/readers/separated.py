@@ -1,4 +1,4 @@
-"""Reads CSV files, whose texts stay as they are."""
+"""Reads CSV files without changing the texts in them."""
 
 from collections.abc import Collection
 import itertools
@@ -18,8 +18,8 @@ def load(path: pathlib.Path, n: int, texts: Collection[str]) -> pd.DataFrame:
 
   Args:
     path: The file.
-    n: Which share of the blocks to read.
-    texts: Columns that are texts even if all are numbers.
+    n: One in n blocks is read.
+    texts: Columns that are texts even if all their values are numbers.
 
   Raises:
     ValueError: If the file is damaged, or not separated by commas.
@@ -35,8 +35,8 @@ def load(path: pathlib.Path, n: int, texts: Collection[str]) -> pd.DataFrame:
     plain = [c for c in table if c in texts or not _has_numbers(table[c])]
     if not plain:
       return table
-    # Here, pandas takes empty texts, None, null and NA to be missing. A policy
-    # may have answered so.
+    # In `table`, empty texts, None, null and NA are missing values, although a
+    # policy may have answered so.
     exact = _parsed(path, n, dtype=str, keep_default_na=False)
   except (EOFError, zlib.error) as error:
     raise ValueError(str(error)) from error

@@ -55,8 +55,8 @@ def load(
   Args:
     path: The file.
     notes: Gets a note of lines that are damaged or left out.
-    n: Which share of the blocks to read.
-    texts: Columns of a CSV file that are texts even if all are numbers.
+    n: One in n blocks is read.
+    texts: Columns of a CSV file that are texts even if all values are numbers.
 
   Raises:
     ValueError: If the file is damaged.
@@ -134,7 +134,7 @@ def _thinned(
 ) -> list[tuple[pathlib.Path, int]]:
   """Return files, and n if one in n blocks of their rows is to be read.
 
-  Of files that are one step each, only some are read if there is too much.
+  If files of one step each are too large together, only some are read.
   """
   steps = [file for file in files if _STEP.fullmatch(file.name.split('.')[0])]
   others = [file for file in files if file not in steps]
@@ -154,7 +154,7 @@ def _probably_rollouts(table: pd.DataFrame, metrics: pd.DataFrame) -> bool:
 
   Args:
     table: The table.
-    metrics: What it would be as metrics, under common names.
+    metrics: The table read as metrics, under common names.
   """
   step = metrics.get('step')
   if step is None or not len(step) or step.value_counts().median() < 2:
@@ -205,13 +205,13 @@ def _check_one_run(
 ) -> None:
   """Raise an error if a table holds several runs.
 
-  A run that is continued may get a new id: its parts have no step in common.
+  A continued run may have several ids, but these have no step in common.
 
   Args:
     file: The file of the table.
     table: The table.
     steps: The steps of its rows, if they are known.
-    columns: Common name -> name of a column, which then tells no runs apart.
+    columns: Common name -> column of the table; such a column is no run id.
 
   Raises:
     form.FormatError: If one step has rows of several runs.

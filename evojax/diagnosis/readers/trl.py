@@ -1,7 +1,7 @@
 """Reads the files of TRL's GRPOTrainer: completions and the trainer's state.
 
-ms-swift, which is built on TRL, writes completions.jsonl instead, a line of
-lists per step.
+ms-swift, which is built on TRL, writes completions.jsonl instead, with one line
+of lists per step.
 
 completions/completions_00012.parquet (log_completions=True) holds the newest
 generation batch: prompt, completion, one column per reward function before its
@@ -97,8 +97,8 @@ def _files(folder: pathlib.Path, notes: list[str]) -> list[pathlib.Path]:
 def _saved(path: pathlib.Path, name: str) -> list[pathlib.Path]:
   """Return the files of a name that a trainer has saved, the newest first.
 
-  The name of a checkpoint has its step. The files in output_dir are written
-  when a training ends: if it is continued, they are older than checkpoints.
+  Names of checkpoints contain their step. The files in output_dir are written
+  when a training ends; if it was continued, they are older than checkpoints.
   """
   found = []
   for file in path.glob(f'checkpoint-*/{name}'):
@@ -227,9 +227,9 @@ def _weights(
 ) -> dict[str, Any]:
   """Return the weights that reproduce the logged reward exactly, if any.
 
-  Where a function returns no reward for some completions, such as those of
-  another task, its logged mean is that of the others. Each completion counts
-  then, with 0 for no reward.
+  If a function returns no reward for some completions, such as those of another
+  task, its logged mean is over the others only. In this case, means over all
+  completions are used, with 0 for a missing reward.
   """
   if not means or not {'reward', 'step'} <= set(log):
     return {}

@@ -101,7 +101,7 @@ def read(
     log = readers.tables(exported, load, notes)
   log = readers.renamed(log, columns)
   steps = names.common(log, notes, columns)
-  if files or len(exported) == 1:  # Charts have each a file.
+  if files or len(exported) == 1:  # Each chart has a file.
     steps = restarts.metrics(steps, notes)
   known |= settings
   return form.make(path, 'wandb', pd.DataFrame(), steps, known, notes)

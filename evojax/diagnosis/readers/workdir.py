@@ -27,7 +27,7 @@ _METRICS = {
     'learning_rate': 'learning_rate',
     'loss': 'loss',
 }
-# Columns of a domain that hold what is otherwise found in the texts of turns.
+# Columns of a domain that replace measures from the texts of turns.
 _TURNS = {
     'history': 'read_history',
     'tests_touched': 'tests_touched',
@@ -35,7 +35,7 @@ _TURNS = {
     'changed': 'files_edited',
 }
 _TESTS = ('f2p_passed', 'p2p_passed')  # Shares of tests that pass at the end.
-_TIMES = ('timeouts', 'tests_passed')  # Tests of a program.
+_TIMES = ('timeouts', 'tests_passed')  # Numbers of a program's tests.
 _CLIPPED = ('clip_low', 'clip_high', 'clip_dual')
 _LEFT_OUT = ('tis_masked', 'rejected_tokens')
 _SETTINGS = (
@@ -124,8 +124,8 @@ def _tables(
 def _folders(path: pathlib.Path, notes: list[str]) -> list[pathlib.Path]:
   """Return the folders of the training that led to the policy.
 
-  Of a run that evolves, only the training under the newest harness counts: what
-  was wrong with a former one has been repaired.
+  In a run that evolves, only training under the newest harness counts, since
+  faults of former harnesses have been repaired.
   """
   if not (path / run_files.LEDGER).is_file():
     return [path]
@@ -218,7 +218,7 @@ def _with_turns(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _credited(advantages: Any) -> float:
-  """Return the share of turns with an advantage; NaN if none has one."""
+  """Return the share of turns whose advantage is not 0; NaN if all are 0."""
   # A missing list reads as None, or as NaN from a data frame.
   known = advantages if hasattr(advantages, '__len__') else ()
   there = np.abs(np.asarray(known, np.float64)) > 1e-9
