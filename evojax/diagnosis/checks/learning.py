@@ -21,8 +21,8 @@ from evojax.stats import trends
 
 _SURE = 0.01
 # Minimum fall after the first update, as a share of the problems and in
-# standard errors. With the groups of a sound run of math, coding or swe in any
-# order, both are reached in at most 0.05 % of runs.
+# standard errors. If the groups of a sound run of math, coding or swe are put
+# into a random order, both are reached in at most 0.05 % of runs.
 _FAR, _ERRORS = 0.1, 4.0
 _RARE = 0.002  # P-value of solutions that occur in the first step only.
 MUCH_SOLVED = 0.9
