@@ -501,10 +501,12 @@ def _checked(reply: Any) -> environments.Reply:
   """Return the reply of an environment, if it is one.
 
   Raises:
-    TypeError: If it is not, or if a message has no text.
+    TypeError: If it is not, or if a message has no role or no text.
   """
   if not isinstance(reply, environments.Reply) or not all(
-      isinstance(message.get('content'), str) for message in reply.messages
+      isinstance(message.get(key), str)
+      for message in reply.messages
+      for key in ('role', 'content')
   ):
     raise TypeError(
         f'it replied {reply!r:.200}, not an environments.Reply whose messages'

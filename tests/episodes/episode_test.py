@@ -293,8 +293,10 @@ class EpisodeTest(parameterized.TestCase):
     self.assertEqual(domain.closed, domain.opened)
 
   @parameterized.parameters(
-      (None,), (environments.Reply(({'role': 'tool', 'content': None},)),)
-  )  # fmt: skip
+      (None,),
+      (environments.Reply(({'role': 'tool', 'content': None},)),),
+      (environments.Reply(({'content': 'no role'},)),),
+  )
   def test_what_is_no_reply_is_a_failure(self, reply):
     with mock.patch.object(echo.Environment, 'reply', return_value=reply):
       found = self.play(echo.Domain(), only=[0])

@@ -18,6 +18,8 @@ from evojax.episodes import collect
 from evojax.episodes import episode
 from tests.episodes import echo
 
+UNKNOWN = '?'
+
 
 class Sampler:
   """Writes letters that depend on the request alone."""
@@ -43,10 +45,19 @@ class Environment(echo.Environment):
 
 
 class Mute(echo.Environment):
-  """Sends a message that no chat template can render."""
+  """Sends a message that the chat template cannot render."""
 
   def reply(self, turn):
-    return environments.Reply(({'role': 'tool', 'content': None},), 1, 0)
+    return environments.Reply(({'role': 'tool', 'content': UNKNOWN},), 1, 0)
+
+
+class Tokenizer(echo.Tokenizer):
+  """Has a chat template that cannot render one text."""
+
+  def encode(self, text):
+    if text == UNKNOWN:
+      raise TypeError('the template does not know this')
+    return super().encode(text)
 
 
 class Open(echo.Environment):
@@ -96,7 +107,7 @@ ERRORS = {'mute': Mute, 'open': Open}
 def fail(case):
   """Return the error of episodes whose second problem has a bad environment."""
   player = episode.Player(
-      Sampler(), echo.Tokenizer(), Domain(second=ERRORS[case])
+      Sampler(), Tokenizer(), Domain(second=ERRORS[case])
   )
   try:
     player.play(echo.asked(count=5))
