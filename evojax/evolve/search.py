@@ -254,8 +254,8 @@ def _answer(
   known = [t for t in predicates.terms(e.view, columns) if is_new(t)]
   searched = [known]
   if question.earlier:
-    # What changed among the solved completions is preferred to what changed
-    # among all completions.
+    # Terms whose frequency changed among the solved completions are searched
+    # first, then those whose frequency changed among all completions.
     solved = (e.one | e.earlier) & e.view.outcome
     known = [t for t in known if t.there[solved].mean() < _NEEDED]
     searched = [

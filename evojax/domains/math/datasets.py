@@ -10,6 +10,7 @@ from evojax import records
 from evojax.domains import datasets
 from evojax.domains import graders
 from evojax.domains import sources
+from evojax.domains import texts
 from evojax.domains.math import grade
 
 _ROLES = ('system', 'user', 'assistant')
@@ -172,8 +173,7 @@ def _messages(
 
 
 def _message(role: str, text: str) -> records.Message:
-  """Return a message; a lone surrogate, which is no text, becomes '?'."""
-  return {'role': role, 'content': text.encode(errors='replace').decode()}
+  return {'role': role, 'content': texts.without_surrogates(text)}
 
 
 def _answer(row: Mapping[str, Any], field: str) -> tuple[str, bool]:

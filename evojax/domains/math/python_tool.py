@@ -10,6 +10,7 @@ from typing import Any
 
 from evojax import records
 from evojax.domains import environments
+from evojax.domains import texts
 from evojax.evidence import schema
 from evojax.sandbox import limits as limits_lib
 from evojax.sandbox import processes
@@ -64,8 +65,7 @@ def run(arguments: Mapping[str, Any]) -> environments.Answer:
     return _wrong(f'the program has more than {_MAX_CODE} characters')
   box = shared.open_box(processes.cores())
   limits = dataclasses.replace(box.limits, **_LIMITS)
-  # JSON allows a lone surrogate, but no file can hold one.
-  source = code.encode(errors='replace').decode()
+  source = texts.without_surrogates(code)
   for _ in range(_ATTEMPTS):
     result = box.run(source, limits=limits)
     if not (result.status == 'timeout' and result.contended):

@@ -14,6 +14,7 @@ from evojax.domains import base
 from evojax.domains import environments
 from evojax.domains import sources
 from evojax.domains import splits
+from evojax.domains import texts
 from evojax.domains.swe import demonstrations
 from evojax.domains.swe import evidence
 from evojax.domains.swe import foreign
@@ -280,8 +281,8 @@ class Source:
 
   def _problem(self, identity: str) -> records.Problem:
     domain, task = self._domain, self._domain.task(identity)
-    # Third-party tests may print lone surrogates, which no prompt can hold.
-    issue = task.issue.encode(errors='replace').decode()
+    # The issue quotes what third-party tests print.
+    issue = texts.without_surrogates(task.issue)
     messages = [{'role': 'user', 'content': issue}]
     if domain.system_prompt:
       messages.insert(0, {'role': 'system', 'content': domain.system_prompt})

@@ -16,6 +16,7 @@ import json
 import re
 from typing import Any
 
+from evojax.domains import texts
 from evojax.domains.swe import container as container_lib
 from evojax.domains.swe import tasks
 from evojax.domains.swe import trees
@@ -293,7 +294,7 @@ class Session:
     return ''
 
   def _cut(self, text: str) -> str:
-    text = text.encode(errors='replace').decode()  # File names are bytes.
+    text = texts.without_surrogates(text)  # File names are bytes.
     most = self._settings.max_letters
     if len(text) <= most:
       return text

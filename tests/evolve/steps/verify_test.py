@@ -130,7 +130,7 @@ class AfterRaceTest(parameterized.TestCase):
     (why,) = self.found[0].reasons
     self.assertEqual(why, 'given up after 2 of 4 pairs')
     self.assertEqual(self.asked, [])
-    # Of four trained pairs three can be compared.
+    # All four pairs were trained, although only three have a difference.
     self.assertEqual(self._verdicts(passed, own=4), {0: 'keep'})
 
   def test_the_best_that_passes_is_kept(self):
